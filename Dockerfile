@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Lockstep on Debian 13, where the system is not Linux or shall stay as it is. In the checkout:
 #
 #     docker build -t lockstep .

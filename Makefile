@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
 #   OPTIONS=-Dcuda=enabled          further options of meson_options.txt, when BUILD is made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by compare_experts.py and compare_tensor.py, and in part by compare_zero.py: the time that dividing a network between
 two ranks adds to a step. Each framework takes steps of the divided network and steps that each rank takes alone, in the same
 turn; added is the first time minus a share of the second, and at least 0.5 % of that share: less is noise."""

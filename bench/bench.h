@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench`: how fast an operation is on this machine; the all-reduce also beside the floor
  * that memory sets.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a buffer is cut into blocks, one for each rank.
  *
  * Even operations: count elements each. Uneven ones: weights 1, 2, 3 … n, so that block w begins at

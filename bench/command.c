@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench`: starts the ranks, or joins those of a launcher, measures size after size,
  * reports. */
 #include <stdio.h>

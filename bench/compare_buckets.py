@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Automatic buckets beside an exhaustive sweep of fixed sizes: `lockstep bench ddp` in turns, with all sizes
 alive in one job, over shared memory, over TCP of one host, and at 1 Gbit/s between two network namespaces with
 `tc tbf`, which this script makes and removes. Each row is a link and a network. Its ratio is the best fixed

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A training step beside busy processes, against the same step with threads that never spin, in turns.
 
     bench/compare_busy.py [--build BUILD] [--busy 0,2] [--turns N]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Data-parallel training beside PyTorch's DistributedDataParallel over gloo: the same network, batch, optimizer and
 initial parameters, two ranks with one thread each, on the same link. Both jobs are alive and take turns; the one whose
 turn it is not is asleep. In a turn each takes steps without communication (local), with one all-reduce for each

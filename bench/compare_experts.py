@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A layer of experts on two ranks beside one of PyTorch, which exchanges tokens by torch.distributed.all_to_all_single over
 gloo: the same tokens, optimizer and initial parameters, one thread a rank, on the same link. Each rank has half of the
 experts, and a token visits two. Both jobs are alive and take turns; the one whose turn it is not is asleep. In a turn each

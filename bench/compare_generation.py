@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tokens a second of `lockstep generate` with weights of float32, bf16 and int8, beside CTranslate2's, in turns.
 
     bench/compare_generation.py [--build BUILD] [--turns N] [--threads 1,2]

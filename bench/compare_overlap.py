@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How much of the communication a computation hides, between two hosts at 1 Gbit/s: MPI_Iallreduce of Open MPI
 and MPICH, of which nothing is called until the wait, beside Lockstep over the same two MPIs and over TCP.
 

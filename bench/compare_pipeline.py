@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Pipeline-parallel training beside PyTorch's torch.distributed.pipelining over gloo: the same GPT in the same two stages,
 the same micro-batches, optimizer and initial parameters, two ranks with one thread each, on the same link. Both jobs
 are alive and take turns; the one whose turn it is not is asleep. A step's time is its slowest rank's.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Predictions of `lockstep sim` beside measured steps: a GPT on 1, 2, 4 and 8 ranks of this machine, over shared memory and
 TCP, and on two ranks over 1 Gbit/s.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tensor parallelism beside PyTorch's parallelize_module (torch.distributed.tensor.parallel) over gloo: the same GPT, batch,
 optimizer and initial parameters, two ranks with one thread each, on the same link. Both jobs are alive and take turns; the
 one whose turn it is not is asleep. In a turn each takes steps in which the ranks share every matrix, the embedding's and the

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A DDP training step of PyTorch over gloo and over Lockstep: the same model in the same processes,
 in turns of a few steps; a third contender trains without communication. A step's time is that of its
 slowest rank, a turn counts with its median. The ratio is made within each pair of turns that follow

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A training step in one process beside PyTorch, in turns in one run: forward, loss, backward and
 update of the same network from the same weights over the same batch (formulas: nets.c). All contenders
 of a row are alive, those whose turn it is not are asleep. A turn counts with the median of its steps;

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Data parallelism that divides training state beside PyTorch's: the same GPT, batch, optimizer and initial parameters, two
 ranks with one thread each, on the same link. `zero` 1 beside ZeroRedundancyOptimizer under DistributedDataParallel, 2 and 3
 beside FSDP2 (torch.distributed.fsdp.fully_shard) with reshard_after_forward False and True, over gloo.

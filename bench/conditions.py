@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conditions of a comparison, which its rows carry: the machine, the commit, and how many cores other
 programs kept busy during it."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operands, and what must come out.
  *
  * Operands are small whole numbers, so few bits that every reduction of them is exact in the dtype:

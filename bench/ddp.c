@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench ddp`: training steps of a network of models/ under DDP, mode by mode and size by
  * size; see ddp.h. */
 #include "ddp.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by `lockstep bench ddp` and `lockstep bench replay`: contenders, turns, rows.
  *
  *     ddp_asked.c    the options that both have, and the contenders they ask for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The options that `lockstep bench ddp` and `lockstep bench replay` share; see ddp.h. */
 #include <stdio.h>
 #include <stdlib.h>

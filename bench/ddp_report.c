@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rows of `lockstep bench ddp`, for people and as JSON. */
 #include <jansson.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Warm-up, turns and means of `lockstep bench ddp` and `lockstep bench replay`: all contenders are
  * alive and take turns, so that a slow minute of the machine meets all of them; the first one of a
  * turn is another each time. Under a launcher its ranks take part, else -n ranks are started on

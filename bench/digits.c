@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench digits`: training on handwritten digits under DDP that synchronises every n-th
  * iteration only (no_sync): gradients are added up in between, and the optimizer steps after each
  * synchronised backward, so a larger n takes fewer and larger steps. Losses of all iterations and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench experts`: training steps of a GPT whose every second block has experts, which are
  * divided over the ranks, beside its dense twin, replicas of the same GPT without experts. With
  * --top-k 1 a token costs both the same matrix multiplications. */

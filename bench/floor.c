@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The floor on the best instruction set this processor has. */
 #include "bench.h"
 

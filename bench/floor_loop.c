@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory floor's loops, compiled for each instruction set (LS__BENCH_FLOOR_LOOP names them).
  *
  * They have the shape of a reduction that everyone sees at once, a = b = a + b: every element of

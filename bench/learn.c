@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench learn TASK`: trains until the loss on held-out data is reached, under DDP with
  * each of several communication hooks. Whether a hook pays is decided by the time that this takes:
  * a hook makes steps shorter, and may need more of them. The clock stops while the held-out loss is

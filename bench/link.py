@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links for a job of two ranks: shared memory and TCP of one host, and a cable of a given rate between two network
 namespaces with `tc tbf`, which are made and removed here. Peers' ranks, which are started one by one, begin with
 `prefix(rank)`."""

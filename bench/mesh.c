@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench mesh`: a step of a GPT whose layers are divided between operators (pp), within
  * them (tp), or both, beside what src/cost predicts. The layers sleep for the time that a device
  * of the given speed takes, so ranks need no cores of their own; activations and all-reduces are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of networks, their batches and their weights; see nets.h. */
 #include "nets.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Networks of models/ by name, at the sizes they are measured with: by `lockstep bench step`, and
  * beside PyTorch by `make compare-training`. Public headers only.
  *

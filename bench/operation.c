@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of `lockstep bench`: the call, the shape of its buffers, and the right result. The
  * root is rank 0. Bus factors are those of nccl-tests (doc/PERFORMANCE.md): what one link would
  * carry of the larger buffer. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of measurements in Markdown pages: one part for each kind of processor, between two marker lines.
 
     <!-- compare-training amd -->

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the loops of peak_loop.c, and copies, on threads that begin together; the best of a few. */
 #include "peak.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The measured limits of a machine, with which a profile is compared. */
 #ifndef LS_BENCH_PEAK_H
 #define LS_BENCH_PEAK_H

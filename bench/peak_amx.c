@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bfloat16 tiles (AMX), as many as the processor can begin: four sums, 16 x 16 each, of
  * 32 multiply-adds an element and instruction. */
 #include <immintrin.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A compiler or a processor's family without tiles. */
 #include "peak.h"
 

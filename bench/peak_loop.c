@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Multiply-adds in registers, as many as the processor can begin: compiled for each instruction set
  * (LS__BENCH_PEAK_LOOP names them, LS__BENCH_PEAK_BYTES is its vector). Twelve chains are more than
  * two units of four cycles' latency need. */

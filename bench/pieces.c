@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench pieces`: all-reduces as DDP makes them. A number of elements is summed in pieces
  * of one size, all of them started before the first is waited for; size after size, in turns, so
  * that a slow minute of the machine meets all sizes. Every result is checked. Under a launcher its

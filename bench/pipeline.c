@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench pipeline`: the bubble of schedules as the executor runs them. The stages sleep
  * for given times instead of computing, so ranks need no cores of their own, and what remains of a
  * step is idle time: the schedule's bubble and the cost of messages. */

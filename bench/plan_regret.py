@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The regret of `lockstep plan auto`: every runnable plan of a small GPT on 4 ranks of this machine is trained, and the step of
 the plan that the search finds stands beside the fastest one.
 

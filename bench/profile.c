@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Adds up operations; see profile.h. Work is counted from shapes, not by the kernels: what an
  * operation has to do, not what it happens to do. */
 #include "profile.h"

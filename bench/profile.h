@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the time of training steps goes, by operation: a meter (tensor/meter.h) that adds up. */
 #ifndef LS_BENCH_PROFILE_H
 #define LS_BENCH_PROFILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Records the timeline of a backward: medians over steps; see timeline.h. */
 #include <stdio.h>
 #include <stdlib.h>

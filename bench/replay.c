@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench replay`: the steps of `lockstep bench ddp` without a network. Forward, backward
  * and optimizer are sleeps of recorded lengths, in which each gradient becomes ready at its
  * recorded time, and the reducer reduces them: more ranks than cores communicate as they would

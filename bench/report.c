@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows for people, in nccl-tests' columns, and as JSON: a list of rows, each with what it ran on.
  */
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One size: samples of the operation, and of the floor where there is one, in turns; and whether
  * the results were right.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that sleep instead of computing need no cores of their own (pipeline.c, mesh.c). */
 #include <stdio.h>
 #include <sys/prctl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench step`: how long a training step of a network of models/ takes in one process, and
  * with --profile by which operations. The rows add up to the whole: what no operation accounts for
  * (allocation, scopes, the plan of backward, the caller) is a row of its own. */

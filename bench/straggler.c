@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench straggler TASK`: trains to a held-out loss with one slow worker, in several
  * modes: data parallelism, parameter servers, averages of parameters.
  *

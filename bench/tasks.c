@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tasks: what `lockstep bench digits` and `lockstep bench learn` train on. */
 #include "tasks.h"
 

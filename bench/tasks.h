@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data that are part of the command and can be learnt in seconds: digits of 8 x 8 pixels, and
  * a novel. A task is a network with such data, a part of which is held out. */
 #ifndef LS_BENCH_TASKS_H

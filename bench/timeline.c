@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads timelines; see timeline.h. A file is foreign: its size, its numbers and its texts are
  * bounded. */
 #include "timeline.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient-ready timelines: when the gradients of a backward are final. `lockstep bench ddp
  * --timeline` records one (record.c), `lockstep bench replay` repeats it (timeline.c reads). Those
  * of timelines/ are part of the command. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The clock, and what is said of many times. */
 #include <jansson.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of bench/compare_torch_backend.py. Several models are trained in one process, each by
 DistributedDataParallel over a group of its own backend, and one by itself without communication;
 they take turns, a few steps each. Rank 0 prints a line of JSON for each model size."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A virtual environment with a CPU build of PyTorch, for comparisons without a given interpreter.
 
 The version is pinned with "+cpu". Without it pip takes the higher version of PyPI's index and the CPU index,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by compare_ddp.py, compare_pipeline.py, compare_zero.py and added.py: Lockstep's and PyTorch's jobs of two ranks,
 which take turns on one link, and the command that measures rows with them."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which algorithm ran? The engine counts the bytes each rank reads and writes, and a program's cost
  * says how many they should be: the algorithm whose cost fits is the one. */
 #include <math.h>

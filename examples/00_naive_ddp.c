@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data parallelism by hand: after backward, one all_reduce for every parameter's gradient.
  *
  * This is the loop that DDP replaces. Nothing is sent while backward runs, and each of the many

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hello: every worker has three integers; all_reduce gives every worker their sums.
  *
  *     lockstep run -n 4 ./01_hello_all_reduce     four workers

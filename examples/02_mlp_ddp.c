@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A perceptron on images of digits, on all ranks.
  *
  *     scripts/make_digits_idx.py digits

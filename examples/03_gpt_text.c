@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small GPT learns text byte by byte on all ranks. The whole program is in this file; the
  * training loop is train().
  *

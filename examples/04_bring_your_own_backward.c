@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hand-written multi-layer perceptron, its backward pass too, made parallel with four calls.
  *
  * No tensors, no autograd: plain arrays, as in a C training code that grew on its own. What was

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient accumulation: several micro-batches make one step, and only the last one synchronises.
  *
  * `LS_NO_SYNC(net);` keeps the backwards of its block local (the paper's no_sync, section 3.2.4).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2 in its published sizes: shapes, parameters and the sum of memory first; then, where the
  * memory suffices, weights that Hugging Face's transformers saved, and one SGD step.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pipeline parallelism: every rank has some layers of a model, and a batch goes through them in
  * micro-batches.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: every rank has a part of each weight, and all have the same activations.
  *
  *     x ──f──▶ x·Aᵀ (columns) ──gelu──▶ h·Bᵀ (rows) ──g──▶ y

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A parameter server: the last rank keeps the parameters, the others send it gradients.
  *
  *     worker   pull ─▶ forward ─▶ backward ─▶ push     no worker waits (async)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mixture of experts: every rank has some of the experts, and rows of tokens travel to them.
  *
  *     x ──gate──▶ which experts, how much of each

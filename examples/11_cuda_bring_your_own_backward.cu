@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The perceptron of 04_bring_your_own_backward.c in CUDA, made parallel over GPUs with the same
  * four calls, (1) to (4). Gradients live in memory of the GPU (ncclMemAlloc, registered once), each
  * bucket is averaged by NCCL beside the kernels of backward, and the host never waits for the GPU

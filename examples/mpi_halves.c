@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of MPI: each half of MPI_COMM_WORLD trains a model with its own learning rate, and MPI
  * finds the better one.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AlexNet, written with public headers only: two runs of layers with pooling and a reshape between.
  * The names of parameters are torchvision's ("features.0.weight", "classifier.6.bias"). */
 #include <lockstep/models/alexnet.h>

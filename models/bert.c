@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* BERT with its masked language model head, written with public headers only.
  *
  *     tokens [B,T] -> embeddings, norm -> layer x layers -> dense, GELU, norm -> times word

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A convolutional network as small as one can be and still read digits:
  *
  *     [N,C,H,W] -> conv1 3x3, 16 -> bn1 -> relu -> conv2 3x3, 32 -> bn2 -> relu

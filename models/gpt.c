@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT, written with public headers only.
  *
  *     tokens [B,T] -> embedding + position -> block x layers -> norm -> head -> logits [B,T,V]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2, written with public headers only.
  *
  *     tokens [B,T] -> wte + wpe -> h.0 … h.N -> ln_f -> times wte^T -> logits [B,T,V]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See kv_cache.h. A layer's keys are one tensor [B,context,dim], filled from the front:
  *
  *     text b:  |k0 k1 … k(length-1)|k(length) … new|           |      attention reads a view;

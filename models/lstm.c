@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A language model of long short-term memory, written with public headers only.
  *
  *     tokens [B,T] -> embedding -> cells x layers, over time -> linear -> logits [B,T,V]

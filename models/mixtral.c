@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtral, written with public headers only.
  *
  *     tokens [B,T] -> embed_tokens -> layers.0 … layers.N -> norm -> lm_head -> logits [B,T,V]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The smallest module of one's own: a struct whose first member is ls_module, a forward function, a
  * constructor with one check at its end. */
 #include <lockstep/models/mlp.h>

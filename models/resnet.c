@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ResNet, written with public headers only.
  *
  *     x -> conv1, bn1, relu, maxpool -> layer1 … layer4 -> mean over pixels -> fc

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of Llama and Mixtral, written with public headers only.
  *
  *     x -> q_proj, k_proj, v_proj -> heads -> q and k turned by their positions

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A vision transformer, written with public headers only.
  *
  *     image [B,3,H,W] -> patches [B,S-1,3pp] -> conv_proj -> class token in front, positions ->

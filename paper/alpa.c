@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 8 of "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep
  * Learning" (Zheng et al., OSDI 2022): how fast models that grow with the number of devices train
  * when they are divided within operators, between operators, and both, by the cost model.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files of Alpa's figure (alpa.c): what a search of one model on a number of devices
  * has found. */
 #ifndef PAPER_ALPA_H

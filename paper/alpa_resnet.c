@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The wide ResNet of Alpa's figure as a chain of operators with costs by formula, for Alpa's own
  * program (plan/inter.h). The planner has no convolutions; what is assumed here:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lectures' sums, each with its steps. Nothing is measured. */
 #include "paper.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One worker of four is twice as slow as the others: which way of training reaches a held-out loss
  * first? The lectures' answer is asynchrony: no worker waits, and gradients are of older versions.
  * The same where all are alike, in which plain DDP should win. */

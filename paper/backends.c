@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lecture's table of backends: which functions, types and memory each of them has. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 6: where a training step's time goes, with and without overlap of backward and
  * communication. */
 #include <stdio.h>

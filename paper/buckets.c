@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figures 7 and 8: step time against bucket size, on 2 and 4 ranks. */
 #include <stdio.h>
 #include <string.h>

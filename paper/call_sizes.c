@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 2. Left: the time of summing 60 million parameters against the parameters of a call. All
  * calls are started before any is waited for, as DDP does with buckets. Right: when the first
  * n of a network's gradients are ready, from its recorded timeline. */

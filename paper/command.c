@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep paper`: the list, one experiment, all of them. */
 #include <stdio.h>
 #include <stdlib.h>

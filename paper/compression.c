@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient compression: the time to a held-out loss with each communication hook beside plain DDP,
  * on slow links and in shared memory, where plain DDP should win. */
 #include <stdio.h>

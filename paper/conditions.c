@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Under which conditions a result was measured: when, for how long, by which version, and how many
  * cores other programs kept busy meanwhile. What is busy says /proc/stat, what of it was ours the
  * times of this program and of those that it has waited for. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 11: what skipping synchronisation does to training, for the paper's two pairs of batch and
  * learning rate, on digits. */
 #include <stdio.h>

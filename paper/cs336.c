@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tables of the course CS336's notebook, with its keys. */
 #include <math.h>
 #include <stdio.h>

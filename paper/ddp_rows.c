@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the experiments on DDP: the networks, and rows of `lockstep bench ddp` or `replay`. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the experiments on DDP. */
 #ifndef PAPER_DDP_ROWS_H
 #define PAPER_DDP_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads results that earlier experiments wrote to OUT/NAME.json. Such a file may be damaged, of
  * another version or hostile: its size, its types and its texts are checked, and texts are
  * printable ASCII. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mixture of experts beside its dense twin (Shazeer et al. 2017; Fedus et al. 2021, "Switch"): each
  * token visits one of eight experts, so it costs the matrix products of a network with one, while
  * the model has nearly eight times as many parameters. On n ranks each has 8/n experts. */

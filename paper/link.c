@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links between two network namespaces, and programs that this one starts. */
 #include <errno.h>
 #include <fcntl.h>

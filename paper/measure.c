@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of `lockstep bench`, which this program starts as a process of its own: on this host, or as
  * two nodes on both ends of a link. */
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Media: what carries the data of a measurement. An experiment that was asked for none goes through
  * all that this machine has; a table and notes say which it left out, and why. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The report of `lockstep paper all`: one HTML file with the tables, the claims and the plots in
  * it. */
 #include <errno.h>

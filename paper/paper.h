@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep paper NAME`: figures and tables of "PyTorch Distributed: Experiences on Accelerating
  * Data Parallel Training" (Li et al., VLDB 2020) and of the lectures that teach it, measured on
  * this machine.

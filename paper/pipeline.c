@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPipe beside PipeDream, as the lectures draw them: four stages, a backward twice as long as a
  * forward. GPipe empties the pipeline after each minibatch of four micro-batches and steps once;
  * PipeDream goes on with the next one, steps after each micro-batch, and keeps old weights for the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A result's files: NAME.json, and its plots by gnuplot as NAME.svg and NAME.png (NAME-2.svg …
  * where there are several). */
 #include <errno.h>

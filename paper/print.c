@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Results as text, Markdown, CSV and JSON on the standard output. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "Which bucket size?": the sizes with the shortest median step in figures 7 and 8, and the knees
  * of figure 2. */
 #include <stdio.h>

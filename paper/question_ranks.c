@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "Which machines?": the cost of more ranks in figures 9 and 10. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The three questions that the paper asks of a user (section 6.1, its lessons): which backend,
  * which bucket size, which machines. They are answered from the files of earlier experiments, and
  * nothing is measured. */

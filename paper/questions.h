@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the answers of `lockstep paper questions`. */
 #ifndef PAPER_QUESTIONS_H
 #define PAPER_QUESTIONS_H

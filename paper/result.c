@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Results: tables, claims and plots as JSON. */
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 12: buckets that take turns on several groups, so that several all-reduces are in flight
  * at once. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 9: training steps on 1 to 8 ranks, replayed, and on 16 to 256 by a model: the recorded
  * timeline, and all-reduces that take alpha for each step of their program and beta for each byte
  * that a rank sends. Alpha and beta are fitted to two all-reduces of 2 ranks on the same medium,

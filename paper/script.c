@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plot as a script of gnuplot, with its data in it. The terminal is set by whoever runs it. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lectures' parameter server beside a ring, on hosts around a switch whose cables all have the
  * same rate. Each of K workers sends its gradients of G bytes to the server (push), and gets as
  * many parameters from it (pull): K G bytes through its cable in, then K G out. A ring sends

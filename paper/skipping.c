@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figure 10: the mean step when only every n-th one synchronises; replayed, so that 8 ranks run on
  * few cores. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Systems of the paper's section on related work and of the lectures, and their parts here. */
 #include "paper.h"
 

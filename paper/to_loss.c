@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See to_loss.h. */
 #include "to_loss.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trainings that end at a held-out loss, one for each seed: the rows of `lockstep bench learn` and
  * `lockstep bench straggler`, by what they compare. */
 #ifndef PAPER_TO_LOSS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lectures' trade-off between operators and within them (Zheng et al. 2022, "Alpa", section 2):
  * four ranks on hosts around a switch train a GPT. Its layers one after the other (pp=4) send
  * activations at three cuts and wait for each other; parts of each layer (tp=4) wait for no other

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The paper's shared entitlement: ranks whose processors others use, too, so that each step of each
  * rank takes longer by a random share (lockstep bench replay --noise). Steps that synchronise last
  * as long as the slowest rank's: with shares from an exponential distribution the mean of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See common.h. Nothing here depends on training. */
 #include "common.h"
 

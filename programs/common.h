@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the programs: options, and ending with an error text. */
 #ifndef PROGRAMS_COMMON_H
 #define PROGRAMS_COMMON_H

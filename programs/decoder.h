@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A causal language model, GPT, GPT-2, Llama or Mixtral, with its options: shared by the program
  * that trains it and the one that generates text with it. */
 #ifndef PROGRAMS_DECODER_H

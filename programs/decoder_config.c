@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json, in which transformers writes the shape of a model beside its weights: read and
  * written for GPT-2, Llama and Mixtral. Only what models/ computes is accepted; anything else would
  * load and give wrong numbers. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exporting a model whose stages or parts of layers are on several ranks. Rank 0 writes one file of
  * all. Of stages it learns what the others have, and receives it; parts of a stage's layers are
  * gathered before. Without stages rank 0 gathers one parameter after the other, when it writes

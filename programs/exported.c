@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where --export writes: a file of weights, or a folder as transformers' save_pretrained makes it:
  *
  *     DIR/model.safetensors   DIR/config.json   DIR/tokenizer.json, vocab.json, … (copied)

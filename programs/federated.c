@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See federated.h (McMahan et al. 2017, algorithm 1). The data is cut into as many pieces as there
  * are clients, and client c lives on rank c mod ranks: only that rank reads its samples.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Federated rounds of the trainer: --clients, --per-round. */
 #ifndef PROGRAMS_FEDERATED_H
 #define PROGRAMS_FEDERATED_H

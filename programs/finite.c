@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See finite.h. A step whose gradient is not finite ends a run before the weights become so; a step
  * of a finite gradient can overflow, too. */
 #include "finite.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values that are not finite, in what a run loads and in what it has trained. */
 #ifndef PROGRAMS_FINITE_H
 #define PROGRAMS_FINITE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generates text with a GPT-2, a Llama, a Mixtral or a GPT of train_gpt, one token after another.
  *
  *     lockstep generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9

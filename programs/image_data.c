@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See image_data.h. The images of the files are cropped and flipped at random, only for training,
  * and then normalised in the same way for training and evaluation. */
 #include "image_data.h"

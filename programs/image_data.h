@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens image data sets by their folder. */
 #ifndef PROGRAMS_IMAGE_DATA_H
 #define PROGRAMS_IMAGE_DATA_H

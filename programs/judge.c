@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See judge.h. Evaluation runs the module without its wrapper; besides what a pipeline sends, only
  * the sums are exchanged, at the end. They are float64, so that a million samples lose no
  * accuracy. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluation of a classifier: of images, or of the next token at every position of a window. */
 #ifndef PROGRAMS_JUDGE_H
 #define PROGRAMS_JUDGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See local.h. Between two averages ranks take steps of their own (ls_ddp_set_local). All of them
  * count the same steps, so they agree where rounds end without asking each other. */
 #include "local.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Local steps of the trainer: --local-steps, --local-after, --outer, --log-replay. */
 #ifndef PROGRAMS_LOCAL_H
 #define PROGRAMS_LOCAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See masked_tokens.h. One pass over the window: `wanted` of the `left` remaining tokens must still
  * be chosen, so each is chosen with probability wanted / left (Knuth, The Art of Computer
  * Programming, section 3.4.2, algorithm S). Exactly the wanted number is chosen, each set of

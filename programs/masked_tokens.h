@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Windows of tokens in which some are masked, for masked language modelling (Devlin et al. 2019,
  * section 3.1). */
 #ifndef PROGRAMS_MASKED_TOKENS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks whether a GPT-2 of a published size fits into memory, before it is made. */
 #ifndef PROGRAMS_MEMORY_CHECK_H
 #define PROGRAMS_MEMORY_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See parallel.h. Ranks of one column of stages read the same samples: the loader's part of the
  * data goes by the coordinate in dp. What a stage does not use of it is not computed with. */
 #include "parallel.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model on the ranks of a mesh (--mesh pp=4,dp=2): the stages of a pipeline along pp, replicas
  * with other data along dp and ep. Without a mesh every rank is a replica, and has the whole
  * model. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --tensor-search: how the ranks of a mesh share the matrices of the model, on a micro-batch of its
  * training data, with its loss; prints it and ends the program. `lockstep plan tensor` is this. */
 #include "trainer_internal.h"

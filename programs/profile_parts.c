@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --profile: measures the parts of the model on a micro-batch of its training data, with its loss,
  * and ends the program. `lockstep plan profile` is this. */
 #include "trainer_internal.h"

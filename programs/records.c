@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See records.h. The file of --log is JSON Lines: one object per line, which begins with its step.
  * An evaluation has a separate line. A number that is not finite is written as null.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files with the numbers of a run: --log, --tensorboard, --log-losses. */
 #ifndef PROGRAMS_RECORDS_H
 #define PROGRAMS_RECORDS_H

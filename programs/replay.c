@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --replay: makes the versions of a log again with the data of its workers, or of the copies of its
  * pipeline, and compares them. Each has a loader, which reads what the worker has read. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See resumed.h. The state of the optimizer, the loader and the random numbers comes from the
  * checkpoint, and with it their settings; the schedule is a function of the step, and the flags of
  * this run make it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The settings of a run that its checkpoints carry, so that a run that goes on from one can say
  * where it differs from the run before. Two runs of 20 steps are the same training as one of 40
  * only if all of them have the same schedule. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.json in a folder of checkpoints: the flags of the run that saves there, so that a run that
  * goes on from it, or writes text with it, needs none of them again and cannot silently be another
  * network.

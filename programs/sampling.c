@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See sampling.h. Computed in float64, in the order temperature, top-k, top-p, as in
  * transformers. */
 #include "sampling.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing the next token: temperature, top-k and top-p (nucleus sampling, Holtzman et al. 2020).
  */
 #ifndef PROGRAMS_SAMPLING_H

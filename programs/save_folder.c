@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See save_folder.h. ls_checkpoint_save would refuse, too, but only at the first save: hours later,
  * and when run.json has been replaced. */
 #include "save_folder.h"

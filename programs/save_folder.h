@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The folder of --save before the first step: whose checkpoints it holds. */
 #ifndef PROGRAMS_SAVE_FOLDER_H
 #define PROGRAMS_SAVE_FOLDER_H

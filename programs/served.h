@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training with parameter servers (--server).
  *
  *     worker    steps … ┐ join  checkpoint, evaluation  ┌ steps …

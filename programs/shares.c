@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See shares.h. What a rank computes in is measured without its waits for others (ls_ddp_stats), so
  * the slow one is slow in its own figure and not in all.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See token_text.h. */
 #include "token_text.h"
 

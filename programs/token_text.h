@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text files as tokens of any tokenizer, in memory. For large texts use shards, which `lockstep
  * data tokens` makes once. */
 #ifndef PROGRAMS_TOKEN_TEXT_H

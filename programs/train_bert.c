@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trains a BERT to say which tokens were masked, on all ranks.
  *
  *     lockstep train bert -n 4 --data book.txt --steps 2000

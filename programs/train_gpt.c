@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trains a GPT, or an LSTM, on text or tokens, on all ranks.
  *
  *     lockstep train gpt -n 4 --data book.txt --steps 2000

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trains a classifier of images on all ranks.
  *
  *     scripts/make_digits_idx.py build/digits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See trainer.h. One step:
  *
  *     for each micro-batch: forward, loss / accum, backward     only the last backward communicates

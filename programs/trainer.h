@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The training loop that the programs share. A program supplies a *task*: a module, its loss and
  * its evaluation. The trainer does the rest: options, schedule, accumulation, clipping,
  * checkpoints, stop requests, the live line, records.

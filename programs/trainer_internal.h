@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The trainer's parts: trainer.c sets up and runs the steps, trainer_pipeline.c makes a step of a
  * pipeline, trainer_report.c says how it goes. */
 #ifndef PROGRAMS_TRAINER_INTERNAL_H

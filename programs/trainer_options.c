@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The flags that every training program has, after its own, and what they may be. */
 #include "trainer_internal.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A step of a pipeline: its micro-batches are read first, all of them on all stages, since each is
  * a step of the loader as with --accum, and random numbers draw from the same streams. */
 #include "trainer_internal.h"

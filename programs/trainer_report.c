@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reports of a run: the live line, evaluations, the summary. Loss is the mean over the
  * replicas, times are means over all ranks. */
 #include "trainer_internal.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See utf8_stream.h. The bytes that may follow a first byte (Unicode, table 3-7):
  *
  *     C2-DF 80-BF         E0 A0-BF 80-BF      E1-EC,EE,EF 80-BF 80-BF     ED 80-9F 80-BF

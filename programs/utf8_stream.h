@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes text that arrives in pieces of any bytes as UTF-8, without splitting a character. */
 #ifndef PROGRAMS_UTF8_STREAM_H
 #define PROGRAMS_UTF8_STREAM_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the package: a wheel is a zip archive of the files and a few notes about them.
 
 There are two kinds. `pip install ./python` (PEP 517) packs the Python files alone, so nothing is

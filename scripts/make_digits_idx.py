@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the digits of bench/digits/digits.txt (1797 images of 8x8, 10 classes) as MNIST-style IDX files.
 
     scripts/make_digits_idx.py FOLDER

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Completion in shells. The scripts ask `lockstep complete WORD ...` what may come, which asks the
  * tables of the commands, so that no option stands anywhere else. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep doctor`: a line for each property of this system that jobs depend on, with a remedy. */
 #include <errno.h>
 #include <jansson.h>

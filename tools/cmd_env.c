@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep env`: which world a program started here would join, and why. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep info`: the build, the machine, and the settings in the environment. */
 #include <stdio.h>
 #include <stdlib.h>

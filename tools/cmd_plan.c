@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep plan`: what a job would take, before it runs. */
 #include <stdio.h>
 #include <string.h>

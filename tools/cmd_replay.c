@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep replay LOG`: the command in the log's header runs again in one process, which makes
  * every version of the log and compares it (ls_server_replay, ls_average_replay,
  * ls_pipeline_replay). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep report`: the logs and traces of runs as a table and a page. */
 #include <errno.h>
 #include <math.h>

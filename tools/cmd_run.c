@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep run`: N ranks of a program on this host, or on each of several. */
 #include <errno.h>
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep secret FILE`: makes the secret that the hosts of a job share. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep sim`: what a training step would take on a cluster, by simulation (src/cost/job.h). */
 #include <inttypes.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep top`: what the ranks of a running job do, again and again. */
 #include <stdlib.h>
 #include <string.h>

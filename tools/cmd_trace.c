@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep trace`: where the time of a traced job's steps went. */
 #include <limits.h>
 #include <stdio.h>

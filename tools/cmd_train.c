@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep train` and `lockstep generate` are separate programs, which this process executes.
  *
  *     lockstep train gpt --data book.txt                 one process

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep tune`, run under the launcher on the hosts that are to be tuned: times all exact
  * programs of all_reduce by messages at a few sizes, and keeps the times in rank 0's file, from
  * which jobs between these hosts choose their algorithms (comm/tune/tune.h).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subcommands of `lockstep`, a file each. argv[0] is the subcommand's name; they return the
  * exit status of the process: 2 for wrong usage. */
 #ifndef TOOLS_COMMANDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep data tokens`: the declarations that its parts share. cmd_data.c reads the command line,
  * data_tokens.c encodes on several threads, data_shards.c writes. */
 #ifndef TOOLS_DATA_H

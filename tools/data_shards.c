@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing shards of tokens as llm.c reads them (its dev/data/data_common.py).
  *
  *     256 int32: magic, version, number of tokens, zeros      then the tokens, little-endian

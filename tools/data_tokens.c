@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Texts to shards of tokens, on several threads.
  *
  *     files, cut into chunks        threads                   this one, in order

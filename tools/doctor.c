@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See doctor.h. The findings stand in the order in which a job meets their subjects. */
 #include "tools/doctor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep doctor`: what of this system keeps jobs from running, or makes them slow.
  *
  *     doctor_facts.c reads the system  ▸  doctor.c judges the facts  ▸  cmd_doctor.c prints

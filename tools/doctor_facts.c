@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What `lockstep doctor` judges, read from this system. See doctor.h. */
 #include <stdio.h>
 #include <stdlib.h>

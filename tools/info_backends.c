@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep info --backends`: what each backend promises. tests/dist/comm/test_backend.c runs every
  * function, dtype and operator of this table on a group of the backend, and all that stands here as
  * promised has to give the native results. */

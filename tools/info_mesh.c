@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep info --mesh`: a mesh's ranks as a table, and the groups along its axes. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep info --comm`: what a step of a GPT sends along each axis of a mesh, from the table of
  * conversions (placement/redistribute.h) and the shapes of the model.
  * `lockstep info --memory`: what a block keeps for backward, by the formulas of Korthikanti et al.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep info --memory MODEL`: what training keeps on each rank between two steps, by the
  * formulas of Rajbhandari et al. 2020 (figure 1) for float32: 4 bytes of parameters, 4 of gradients
  * and 8 of AdamW's moments for each parameter, of which a rank keeps 1/n where they are divided. */

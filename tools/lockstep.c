@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep`: one command with subcommands. */
 #include <fcntl.h>
 #include <stdio.h>

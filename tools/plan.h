@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subcommands of `lockstep plan`, a file each, and the diagrams of `plan schedule`. */
 #ifndef TOOLS_PLAN_H
 #define TOOLS_PLAN_H

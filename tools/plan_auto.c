@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep plan auto`: the mesh, the cuts, the schedule and all else with which a GPT trains
  * fastest on a cluster (src/plan/auto.h). */
 #include <inttypes.h>

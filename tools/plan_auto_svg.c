@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The best plan of each mesh as a picture: a bar for each, as long as its step, divided into what
  * the step consists of. */
 #include "plan/auto.h"

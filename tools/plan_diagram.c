@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule as text. A column is a unit of time that divides all times, so every action begins and
  * ends between two columns; if there is no such unit, a column shows what runs at its middle. */
 #include <math.h>

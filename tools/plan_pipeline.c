@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep plan pipeline`: stages and replicas for a profile, beside data parallelism and a
  * straight pipeline. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep plan profile`: the training program measures its own model, so that model, data, loss
  * and batch are those of training.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep plan schedule`: a pipeline schedule as a diagram, with its bubble and its memory beside
  * the formulas of the papers. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule as a picture: a row per rank, a box per computation, its micro-batch inside. Stages of
  * a rank after the first one have lighter boxes. */
 #include "tools/plan.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The processor's name, for `lockstep info` and for tables of measurements. */
 #include <stdio.h>
 #include <string.h>

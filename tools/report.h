@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep report`: runs as one page.
  *
  *     report_read.c reads logs and traces  ▸  cmd_report.c prints the summary

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of `lockstep report`: a table of the runs, plots of their logs beside each other, and
  * the ranks of each trace. The file needs no other one. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plot of curves over steps, as SVG within a page: axes with round numbers, lines or points, in
  * the colours of the page's table. A curve of many steps is drawn as the means of as many pieces as
  * it has pixels. */

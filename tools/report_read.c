@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logs of the training programs and traces of LOCKSTEP_TRACE, for `lockstep report`. A job may have
  * died in a line, a disk may have been full, and two runs may have written to one file: lines that
  * cannot be read are counted and left out, and of a number that a step has twice the later one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files of `lockstep sim` and by `lockstep plan auto`. */
 #ifndef TOOLS_SIM_H
 #define TOOLS_SIM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cluster and the device of `lockstep sim` and `lockstep plan auto`, as a text or in a file. */
 #include <stdio.h>
 #include <string.h>

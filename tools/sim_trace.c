@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The timeline of a simulated step as a trace: the spans that a rank would record, in its form
  * (base/trace.h), which src/trace writes as it writes those of a job. */
 #include "tools/sim.h"

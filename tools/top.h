@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep top`: the jobs of this user on this host, read from their boards (src/job/board.h).
  *
  *     top_find.c finds the boards among the descriptors of processes  ▸  top_print.c prints one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boards are memory without a name, so they are found as descriptors of the launchers that made
  * them, in /proc. Of other users' processes the kernel shows none. See top.h. */
 #include <dirent.h>

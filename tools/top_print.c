@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job as a table: a row for each rank of this host. See top.h. */
 #include <inttypes.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a trace and dividing its steps into parts; `lockstep trace` (cmd_trace.c) prints them. */
 #ifndef TOOLS_TRACE_H
 #define TOOLS_TRACE_H

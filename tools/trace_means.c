@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Means over the steps of a trace, by rank or by step. See trace.h. */
 #include "tools/trace.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a trace: the JSON is walked element by element, and jansson parses one event at a time,
  * so a trace of gigabytes takes the memory of its spans only. A file that ends in the middle, as
  * other programs leave it when they are killed, is read as far as it goes; the format allows

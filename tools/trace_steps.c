@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dividing steps: one walk over the spans of a rank's training thread, in order of time, with a
  * stack of those that are open. Each moment counts for one part, so the parts add up to the
  * step. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `measure cost-table -n K`: the table of the lectures, counted from the programs. Time is
  * in steps, bandwidth in full buffers: the peak is the most that one rank has to send or receive,
  * per step and in all; the total is that of all ranks.

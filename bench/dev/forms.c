@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The costs of the algorithms by messages, in closed form, and their orders of summation. The
  * figures of docs/algorithms.md are counted from the programs; this stands beside them, and a test
  * holds the two to each other (tests/unit/comm/program/costs.c). */

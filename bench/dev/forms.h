@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Closed forms of what algorithms cost by messages, in full buffers. */
 #ifndef LS_BENCH_FORMS_H
 #define LS_BENCH_FORMS_H

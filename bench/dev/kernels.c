@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times the fast kernels on the shapes of a small GPT, on one thread: median thread CPU time of
  * several runs, one line a kernel. Copies of it that run at the same time show what the ranks of a
  * host get.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `measure lines`: the time to write a cache line that another core has written, read, or read and
  * claimed (Note [Claimed lines] in base/copy.h). One process writes 128 KiB, another one touches
  * it, the first writes it again, by memset or by words; printed are both processes' times in ns a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cost of encryption: plain and TLS links between two processes of this host, in turns.
  *
  *     make bench-dev && build/bench/dev/links

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measurements for developers of the library: build/bench/dev/measure NAME ... */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An all-reduce between hosts beside the wire: `bench/dev/network.sh` runs it on two hosts that it
  * makes, and over the loopback.
  *

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # All-reduce between two hosts at RATE beside what the wire allows, and beside MPI and gloo:
 #
 #     bench/dev/network.sh BUILD [RATE [SAMPLES]]       default 1gbit, 7

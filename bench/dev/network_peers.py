@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All-reduce of Lockstep, MPI and gloo between the two hosts that network.sh made, in turns in one run.
 
     network_peers.py BUILD NAMES SECRET RANKS ROUNDS SIZE...

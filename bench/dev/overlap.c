@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How much of an all-reduce a computation hides. Built by compare_overlap.py as well: over the
  * library, and with -DOVER_MPI by an mpicc, where nothing calls MPI between MPI_Iallreduce and
  * MPI_Waitall. compare_sim.py takes from it how much longer the computation takes.

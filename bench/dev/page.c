@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `measure algorithms`: docs/algorithms.md, counted from the programs. */
 #include <stdio.h>
 #include <string.h>

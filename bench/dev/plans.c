@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every plan of a small GPT: each as a file that `lockstep train gpt --plan` follows, and a line
  * with its prediction. bench/plan_regret.py trains them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `measure protections`: what an all_reduce costs beside moving and adding the data. Ranks
  * of this host do the same work twice, in turns: by the library, and by a bare loop of stamps over
  * the same memory with the same kernels, which checks no argument, compares nothing, remembers

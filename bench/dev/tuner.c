@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `measure tuner`: is what the library chooses the best of what it may choose? For every
  * number of ranks, transport and size the choice and all exact programs are timed in turns, in one
  * job; a cell is good when the choice takes at most 10 % longer than the best one, or no longer

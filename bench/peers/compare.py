@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lockstep's collectives beside those of MPI libraries, oneCCL and gloo, in turns in one run.
 
 For each number of ranks and each size every contender is asked once per round (session.py: all are

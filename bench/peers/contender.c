@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of measuring that all contenders in C share, see contender.h. */
 #include "contender.h"
 

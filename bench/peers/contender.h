@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One contender of `make compare-collectives`: a program of some ranks that measures what it is
  * told.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contenders: how each library is started, and in which environment.
 
 Settings are those of the table of this machine's processor (settings.py), found by `compare.py --sweep`

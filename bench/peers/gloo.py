@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gloo as a contender, through PyTorch (torch.distributed, backend "gloo", CPU tensors).
 
     gloo.py FOLDER RANKS [NETWORK:INTERFACE...]     answers the commands of contender.h, by the same rules

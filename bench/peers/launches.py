@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts that are compared: programs of one kind, each under its own launcher.
 
 In C: `lockstep run` beside mpirun and mpiexec, every contender with --once. In Python: the same

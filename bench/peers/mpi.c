@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MPI as a contender: built with mpicc.openmpi and with mpicc.mpich. Which settings are best for
  * which size is known in compare.py; they are all variables of the environment. */
 #include <mpi.h>

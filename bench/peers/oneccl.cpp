@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // oneCCL as a contender. Its ranks find each other through Intel MPI, which it also uses as its transport.
 #include <mpi.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lockstep as a contender, in memory that peers read in place or in the rank's own. */
 #include <lockstep/comm.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The all_reduce table of docs/performance.md as a picture, for one kind of processor.
 
     bench/peers/plot.py docs/performance.md docs/images/all_reduce-amd.svg amd

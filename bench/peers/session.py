@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contenders as processes: started, asked one command after the other, and ended."""
 
 import os

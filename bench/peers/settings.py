@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peers' best known settings: a table for each kind of processor, and the settings that a sweep tries.
 
 A table is a file of this folder, settings-amd.json or settings-intel.json: the machine, and one row for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sweep that finds the peers' settings (`compare.py --sweep`): settings.py says what is tried.
 
 A candidate's time is the fastest of its samples, so that what else the machine does weighs little; it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of compare.py as tables in Markdown.
 
     table.py build/compare-collectives.json                    prints them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank of a launch that launches.py times: one small sum; rank 0 prints when the last rank had it
 (monotonic clock, nanoseconds). torch_once.py BACKEND, under torchrun or `lockstep run`."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """embed.py OUT.c TABLE FILE ...: the files as arrays of C, so that the command finds them wherever it is."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch as a contender of bench/compare_training.py: the networks, batches and optimizers of
 ../nets.c, and the answers of ours.c. Works with 1.13 and 2.x.
 

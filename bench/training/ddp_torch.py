@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of PyTorch in bench/compare_ddp.py: steps of a network of contender_torch.py under gloo, with each way
 of reducing gradients in turns; `lockstep bench ddp` does the same. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say
 which rank.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of PyTorch in bench/compare_experts.py: steps of a layer of experts whose tokens two ranks exchange by
 all_to_all_single, over gloo, or of a layer with half of the experts on each rank by itself; parallel_ours.c does the same.
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which rank.

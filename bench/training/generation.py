@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPT-2 (124 million parameters, random values) in CTranslate2; run by bench/compare_generation.py.
 
     generation.py make FOLDER                 writes it for lockstep (gpt2/) and for CTranslate2 (float32/, int8/)

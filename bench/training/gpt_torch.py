@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPT of contender_torch.py as modules of torch.nn, for tensor_torch.py and zero_torch.py: what PyTorch distributes
 are modules. One layer makes queries, keys and values, as in Lockstep's model."""
 

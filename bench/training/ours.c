@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lockstep as a contender of bench/compare_training.py: builds a network of ../nets.h, says that it
  * is ready, and then trains as many steps as each line of its input asks for. Between two lines it
  * sleeps in a read, so that others have the machine. Public headers only.

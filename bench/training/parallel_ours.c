@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of Lockstep in bench/compare_pipeline.py, compare_tensor.py, compare_zero.py and
  * compare_experts.py: steps of a network of ../nets.h, or of a layer of experts, over two ranks in
  * each of several forms, which take turns; pipeline_torch.py, tensor_torch.py, zero_torch.py and

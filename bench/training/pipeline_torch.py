@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of PyTorch in bench/compare_pipeline.py: steps of the GPT of contender_torch.py in pipeline stages over gloo
 (torch.distributed.pipelining), with each schedule in turns; parallel_ours.c does the same. RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT say which rank.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of compare_training.py as tables in Markdown.
 
     table.py build/compare-training.json                     prints both

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of PyTorch in bench/compare_tensor.py: steps of the GPT of contender_torch.py under torch.distributed.tensor's
 parallelize_module over gloo, and of the whole GPT on each rank, in turns; parallel_ours.c does the same. RANK, WORLD_SIZE,
 MASTER_ADDR and MASTER_PORT say which rank.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by ddp_torch.py, pipeline_torch.py, tensor_torch.py and zero_torch.py: the contenders of a rank, which take turns when bench/turns.py says."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of PyTorch in bench/compare_zero.py: steps of the GPT of contender_torch.py whose training state two ranks share,
 over gloo, or of the whole GPT on each rank; parallel_ours.c does the same. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say
 which rank.

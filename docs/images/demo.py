@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The recording of the demo that the README shows.
 
     docs/images/demo.py record BUILD    trains twice, kills a rank of the first run, and writes demo.json

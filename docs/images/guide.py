@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The drawings of docs/guide: docs/images/guide.py writes docs/images/guide/*.svg. Nothing in them is measured."""
 
 import html

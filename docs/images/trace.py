@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The picture of docs/tracing.md: one step of a trace.
 
     docs/images/trace.py take TRACE STEP    a step of a trace -> trace.json

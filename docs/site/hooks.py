@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What MkDocs does not do by itself: pages outside docs/, public headers as pages, names of the code as links, formulas.
 
 Doxygen reads only comments that are marked for it, and the headers' are plain. A header is prose and declarations in

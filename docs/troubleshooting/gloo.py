@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes of a job of two ranks, with gloo through PyTorch: rank 1 makes them.
 
     torchrun … gloo.py MODE FOLDER

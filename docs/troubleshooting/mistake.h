@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the MPI and the Lockstep program share: two ranks, rank 1 makes the mistake.
  *
  *     PROGRAM MODE FOLDER

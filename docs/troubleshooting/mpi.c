@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes of a job of two ranks, with MPI: rank 1 makes them. `reproduce` builds and runs it. */
 #include <mpi.h>
 

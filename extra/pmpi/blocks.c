@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One side of a call that moves data, as bytes. A predefined type without gaps is the user's
  * memory; any other is packed by MPI, which gives the bytes of its type signature, and nothing
  * else, on these two MPIs: that is checked. */

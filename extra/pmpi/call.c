@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all calls have in common: whether they are served, MPI's progress, errors, and the
  * report. */
 #include "pmpi.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """MPI_Allreduce of an unchanged program with and without the interposer, in turns: a table for docs/mpi.md.
 
     extra/pmpi/compare.py [--build BUILD] [--turns N]

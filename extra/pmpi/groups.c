@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators and their groups: made at the first collective of a communicator, in which all of
  * its members are; cached as its attribute; kept for reuse when it is freed.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MPI_Init and MPI_Finalize: the job of Lockstep begins after the one and ends before the other. */
 #include "pmpi.h"
 

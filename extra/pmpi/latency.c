@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An unchanged program of MPI, like osu_allreduce: the time of MPI_Allreduce of floats by size, the
  * mean over the ranks. compare.py runs it with and without the interposer.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that move data, as bytes: Note [The same on all ranks]. Blocks of equal lengths. */
 #include "pmpi.h"
 

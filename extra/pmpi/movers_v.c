@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that move data in blocks of unequal lengths: movers.c, with an array for the lengths. */
 #include "pmpi.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interposer: LD_PRELOAD puts it before an MPI, and it serves the blocking collectives of an
  * unchanged C program through Lockstep. docs/mpi.md says what it serves.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions of predefined types by predefined operators, and the barrier. */
 #include "pmpi.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Predefined types and operators of MPI, and their names in Lockstep. */
 #include "pmpi.h"
 

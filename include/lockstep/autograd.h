@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Autograd: define-by-run reverse-mode differentiation (torch.autograd).
  *
  * Operations on tensors that require gradients record a graph, and ls_backward walks it from a

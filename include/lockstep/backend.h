@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backends: plug-ins that move the data of a group's operations, such as MPI or NCCL.
  *
  * Control is native, data is the backend's. For every operation of a group the library numbers it,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: the state that a job needs to continue later, written in such a way that the
  * previous checkpoint is never lost.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives: groups of ranks and operations on them, without tensors and autograd.
  *
  * These rules hold for every operation below:

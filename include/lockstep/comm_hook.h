@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communication hooks: what is sent in place of a bucket of gradients (Li et al., VLDB 2020,
  * section 7; torch.distributed.algorithms.ddp_comm_hooks).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient compression: communication hooks that send less than the gradients (comm_hook.h).
  *
  *     ls_comm_hook hook = {.size = sizeof hook};

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Context parallelism: the ranks of an axis share each sequence, so that its length is bounded by
  * the memory of all of them (ring attention, Liu et al. 2023; Llama 3, Grattafiori et al. 2024,
  * section 3.3.2).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data: datasets, image transforms, a distributed sampler, and a loader, which prefetches on its
  * own thread and distributes the samples to the ranks in one of three ways.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DistributedDataParallel: one line that makes a training loop data-parallel (Li et al., VLDB 2020,
  * section 3.1).
  *

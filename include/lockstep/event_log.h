@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Event logs: the numbers of a run by step, in a file that other programs read while the run goes
  * on (torch.utils.tensorboard.SummaryWriter).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* User-defined differentiable operations (torch.autograd.Function): a forward function over
  * tensors, inside which no graph is recorded, and a backward function, which computes the gradients
  * of the inputs from those of the outputs.

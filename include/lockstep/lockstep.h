@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Includes all headers of the framework. The lower levels are comm.h (collectives) and reducer.h
  * (bring your own backward); neither needs the levels above it. docs/api.md has the conventions.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* C++17 on top of the C interface: shapes from lists, a scope guard, owning handles. Everything
  * else is called as in C; options start from ls_..._defaults().
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of tensors: blocks in use, and blocks cached for reuse.
  *
  * A caching allocator provides this memory. It reuses a block when the last tensor over the block

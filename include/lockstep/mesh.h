@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mesh: the ranks of a group in a grid with named axes, and the groups along them
  * (torch.distributed's init_device_mesh; Megatron-LM's RankGenerator).
  *

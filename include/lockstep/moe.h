@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mixture of experts: a layer of E feed-forward networks, of which each token visits k. A gate, a
  * linear layer, chooses; parameters grow with E, the work of a token does not (Shazeer et al.
  * 2017; Lepikhin et al. 2020, "GShard"; Fedus et al. 2021, "Switch"; Jiang et al. 2024, "Mixtral";

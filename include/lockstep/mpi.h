@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of MPI: its communicators become groups.
  *
  * This header calls MPI, so it is compiled with the MPI that the program uses; the library itself

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules: parameters, buffers and children under names, and a forward function (torch.nn.Module).
  *
  * Your own module is a struct whose first member is ls_module:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* More operations on tensors: comparisons, joining and indexing, reductions over any dimensions,
  * sorting, the parts of transformers, and losses. Errors, poisoned tensors, dtypes and layouts are
  * those of tensor.h; names, parameters and results are PyTorch's unless a comment says otherwise.

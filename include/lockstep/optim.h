@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers and learning-rate schedules; formulas and defaults are PyTorch's.
  *
  * With g the gradient (plus weight_decay * p but for AdamW) and t the number of the step:

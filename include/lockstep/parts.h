@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of a module: the steps of its forward function in order, so that a model can be cut into
  * pipeline stages (GPipe, Huang et al. 2019; PipeDream, Narayanan et al. 2019) and measured step by
  * step.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pipeline parallelism: a model whose stages are on different ranks, and a step whose batch goes
  * through them in micro-batches (GPipe, Huang et al. 2019; PipeDream, Narayanan et al. 2019 and
  * 2021; Megatron-LM, 2021; zero bubble, Qi et al. 2024).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements: how the copies of a tensor on the ranks of a mesh are related. An operation whose
  * inputs do not compose is refused at the call, LS_ERR_PLACEMENT, instead of training with wrong
  * gradients.

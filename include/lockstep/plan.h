@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: on which mesh a model is trained, which of its parts become a stage of a pipeline, and how
  * (PipeDream: Narayanan et al., SOSP 2019, section 3.1; Alpa: Zheng et al., OSDI 2022). `lockstep
  * plan auto` makes one from the sizes of a GPT. For any other module a program measures the parts:

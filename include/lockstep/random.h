@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers: the counter-based generator Philox4x32-10 (Salmon et al., SC 2011).
  *
  * A value depends only on the key (seed, stream) and the counter, which is the global element

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer averages gradients over a group while backward is still running. It needs no tensors.
  *
  *     ls_reducer_new(world, params, n, NULL, &r);       register once; params[i].grad is filled in

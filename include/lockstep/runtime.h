@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime: one per process (or per simulated rank), made by ls_init and current on its threads.
  *
  * ls_init detects how the process was started: under `lockstep run` or ls_spawn it joins the world

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameter servers: some ranks keep the parameters and step the optimizer, the others compute
  * gradients (Li et al., OSDI 2014; Dean et al., NIPS 2012).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on tensors that the ranks along an axis of the mesh share (placement.h), for tensor
  * parallelism: the first and the last of a language model, whose tables have a row for each word of
  * the vocabulary (Megatron-LM: Shoeybi et al. 2019, section 3). Rank i of n has words

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state visitor, through which an object saves and loads its state (docs/design.md, D16).
  *
  * A stateful object has one `state` function, which walks its members in a fixed order and calls

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Status codes and error messages.
  *
  * In an ls_status 0 is success, a positive value means "not finished", and a negative value is an

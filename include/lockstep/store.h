@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store: small named values shared by the ranks of a job (torch.distributed.Store).
  *
  * The host agent of node 0 serves it, and every connection has proven the job's secret. A key has 1

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors: strided views of reference-counted storage, made by operations, owned by scopes.
  *
  * Lifetime. A tensor made by an operation belongs to the innermost scope of its thread and is freed

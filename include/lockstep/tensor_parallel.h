@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism: the ranks of an axis of the mesh share each matrix of a model (Megatron-LM,
  * Shoeybi et al. 2019), and with `sequence` the activations between the matrices as well
  * (Korthikanti et al. 2022).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizers convert text to token ids, the numbers that language models read, and back.
  *
  * There are two kinds: bytes (256 tokens, one for each byte), and the byte-level byte-pair encoding

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Types shared by every layer: element types, reduction operators, option structs, call sites.
  *
  * Nothing here allocates or fails. The values of all enumerators are fixed, because ranks exchange

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The version of these headers; ls_version returns that of the library that is loaded. */
 #ifndef LOCKSTEP_VERSION_H
 #define LOCKSTEP_VERSION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on images: convolution, resizing, pooling, batch normalisation.
  *
  * Images are [N,C,H,W]: batch, channels, height, width. Semantics, names and defaults are PyTorch's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small classifier trained by several processes with PyTorch's DistributedDataParallel.
 
 Nothing here is Lockstep's but the backend's name (give --backend gloo to compare):

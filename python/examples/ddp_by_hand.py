@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data parallelism by hand, on any backend of torch.distributed: a benchmark of all_reduce, and a small transformer
 trained with four ways of averaging gradients, as classes that wrap a module.
 

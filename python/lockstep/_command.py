@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `lockstep` of a wheel that brings it."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runtime, errors, works and groups, on raw addresses; arrays and tensors build on it.
 
 Threads. The library knows its threads: a call comes from the thread that called init, or from one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends of a rank before the end of its program, of which the other ranks learn at once, with the reason.
 
 - An exception that nobody catches fails the groups with its text, before the process ends.

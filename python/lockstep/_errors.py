@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exceptions, and how a status of the library becomes one."""
 
 from __future__ import annotations

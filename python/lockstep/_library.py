@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds liblockstep, loads it once, and says what its functions take.
 
 It is looked for where LOCKSTEP_LIBRARY says (a file, or a folder that holds it); else among these

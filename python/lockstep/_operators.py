@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of the user's: a function of two arrays, which the library applies in the order of ranks.
 
 The library calls one C function for all of them, on whatever thread moves operations on, often one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives on NumPy arrays, in their own memory: nothing is copied on the way to the library.
 
 Arrays must be contiguous (C order), and writable where a result goes. Where `out` is left away,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects from rank to rank: bytes of any length, and whatever pickle knows.
 
     import lockstep.objects as lo

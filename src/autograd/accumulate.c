@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Adding gradients up.
  *
  * A leaf's gradient has an address of its own (a bucket's memory, say): rules write there directly,

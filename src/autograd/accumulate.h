@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a rule's results reach the nodes behind its edges; see accumulate.c. */
 #ifndef LS_AUTOGRAD_ACCUMULATE_H
 #define LS_AUTOGRAD_ACCUMULATE_H

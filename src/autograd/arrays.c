@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls with arrays of inputs and outputs: modules, recomputed functions, functions of users. They
  * share the checks of the arrays, the reading of an input, and the end: either all outputs are
  * results, or all carry the error. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The common part of calls with arrays of inputs and outputs; see arrays.c. */
 #ifndef LS_AUTOGRAD_ARRAYS_H
 #define LS_AUTOGRAD_ARRAYS_H

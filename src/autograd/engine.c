@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backward pass.
  *
  *   plan    walk from the loss, or the other roots (roots.c), to everything they came from, latest

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Running a backward pass, for the operations of autograd itself; see engine.c. */
 #ifndef LS_AUTOGRAD_ENGINE_H
 #define LS_AUTOGRAD_ENGINE_H

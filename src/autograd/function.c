@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Differentiable operations of users. One application is a joint (joint.c), which owns the call:
  * the saved tensors and data, and the shapes that gradients must have. function_backward.c runs the
  * second half. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backward through a user's operation: its saved tensors are checked, its backward runs in a scope
  * of its own, and the gradients it gave are checked and accumulated. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The record of one application of a user's operation, and its two functions' access to it. */
 #include "autograd/function_call.h"
 

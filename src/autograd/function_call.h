@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One application of a user's differentiable operation; see function.c. */
 #ifndef LS_AUTOGRAD_FUNCTION_CALL_H
 #define LS_AUTOGRAD_FUNCTION_CALL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The numeric gradient check. f(x) = sum(fn(x) * r), r fixed and random; the sum is taken in
  * float64, fn itself computes in float32. The derivative in each element is a central difference of
  * fourth order,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks on gradients. A hook lives in a storage of the runtime, linked to its node: to a leaf,
  * which drops it when it dies, or to that of an operation, which dies with its scope. So neither
  * outlives the other, and ls_finalize leaves nothing behind. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks: what all kinds of them have in common, and those of gradients; see hooks.c. */
 #ifndef LS_AUTOGRAD_HOOKS_H
 #define LS_AUTOGRAD_HOOKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Joints: how an operation with several inputs and outputs stands in the graph.
  *
  *      x   w   b                      inputs: the joint's links, as edges but of any number

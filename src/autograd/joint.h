@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Joints: nodes of the graph with any number of inputs and outputs; see joint.c. */
 #ifndef LS_AUTOGRAD_JOINT_H
 #define LS_AUTOGRAD_JOINT_H

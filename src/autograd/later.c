@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of what was put off. It owns gradients, references to leaves, and the scopes of
  * recomputed segments. */
 #include "autograd/later.h"

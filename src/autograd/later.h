@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a backward pass in two parts has put off (parts.c): a list, in the order in which it will
  * run. */
 #ifndef LS_AUTOGRAD_LATER_H

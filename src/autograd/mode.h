@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The modes of a thread that autograd changes while a user's function runs within it. */
 #ifndef LS_AUTOGRAD_MODE_H
 #define LS_AUTOGRAD_MODE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Observers of backward passes: the list of them, and their notification during a pass. */
 #include "autograd/observers.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Observers of backward passes, for the layers above.
  *
  * An observer (DistributedDataParallel's reducer) owns some parameters: leaves whose `observer` and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves: which tensors require gradients, and where those live. */
 #include "autograd/param.h"
 #include "base/assert.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters, for the layers above: their observers, and where their numbers and gradients live. */
 #ifndef LS_AUTOGRAD_PARAM_H
 #define LS_AUTOGRAD_PARAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A backward pass in two parts: what the gradients of some inputs need, and all the rest later (Qi
  * et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A backward pass in two parts; see parts.c. */
 #ifndef LS_AUTOGRAD_PARTS_H
 #define LS_AUTOGRAD_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Autograd's state of one runtime, made by its first pass, and arrays that grow. */
 #include "autograd/pass.h"
 

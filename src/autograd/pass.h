@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state of autograd in one runtime, and of one backward pass: roots.c checks its arguments,
  * walk.c plans it, engine.c runs it, accumulate.c adds gradients up, observers.c notifies the
  * layers above. */

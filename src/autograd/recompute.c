@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recomputation: a segment of the graph that is thrown away and made anew when backward needs it.
  *
  *     forward                          ls_backward

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The second run of a recomputed segment, in backward; the idea is in recompute.c. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The roots of a backward pass: the tensors it begins at, and the gradients that they are given.
  *
  * ls_backward has one root, the loss, whose gradient is the weight. ls_backward_from has several:

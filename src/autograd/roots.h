@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The roots of a backward pass; see roots.c. */
 #ifndef LS_AUTOGRAD_ROOTS_H
 #define LS_AUTOGRAD_ROOTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A recomputed segment of the graph, as it is kept between its two runs. */
 #include "autograd/segment.h"
 

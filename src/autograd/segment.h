@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A recomputed segment: what its two runs, recompute.c and replay.c, have in common. */
 #ifndef LS_AUTOGRAD_SEGMENT_H
 #define LS_AUTOGRAD_SEGMENT_H

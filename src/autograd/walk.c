@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Walking a graph: from a node to everything it came from, latest first.
  *
  * Creation numbers make the order a plain max-heap: an input is always older than what uses it. A

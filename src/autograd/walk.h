@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Walks through a graph; see walk.c. */
 #ifndef LS_AUTOGRAD_WALK_H
 #define LS_AUTOGRAD_WALK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The record of a rank's present activity, under a sequence lock.
  *
  * The writer is one thread and never waits. A reader copies between two equal even sequence

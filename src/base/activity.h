@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The present activity of a rank, for reports: one record a rank, written by its user thread. The
  * launcher and the peers can read it, even after the rank died. A sequence lock guards it, whose
  * number is odd while the record is written. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bump allocation in chunks.
  *
  * Chunks form a list; `current` is the one being filled and those after it are empty, kept from an

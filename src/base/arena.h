@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An arena: bump allocation in chunks, freed all at once. Resetting keeps the chunks, so a loop of
  * equal rounds allocates from the system in its first round only. Not thread-safe. */
 #ifndef LS_BASE_ARENA_H

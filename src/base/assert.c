@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A failed assertion prints its place in one write and traps, so that a debugger and the launcher
  * both see where. It allocates nothing: it may run anywhere. */
 #include "base/assert.h"

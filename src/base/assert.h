@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LS_ASSERT: what must be so. A failure is a bug of the library, never a user's mistake: it prints
  * the place and traps, in every build. */
 #ifndef LS_BASE_ASSERT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The axes of the mesh in force, as tensors know them (dist/mesh.c puts it in force). */
 #ifndef LS_BASE_AXES_H
 #define LS_BASE_AXES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The limits of control groups, from the files of Linux.
  *
  *   /proc/self/cgroup    "0::/PATH" (version 2), "N:memory:/PATH" (version 1): the group, whose

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Control groups of Linux, versions 1 and 2: the limits that hold for this process. */
 #ifndef LS_BASE_CGROUP_H
 #define LS_BASE_CGROUP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What depends on the compiler and the processor, in one place (STYLE rule 1). */
 #ifndef LS_BASE_COMPILER_H
 #define LS_BASE_COMPILER_H

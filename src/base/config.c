@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recording the settings of this rank. See config.h. */
 #include "base/config.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The settings of this rank that all ranks of a job must share: with which options samplers,
  * loaders and optimizers were made, with the call site, and what may change in the run, such as
  * the learning rate. Ranks that differ in one train something else than their user thinks, though

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Non-temporal stores. The C library has them in memcpy, too, but only for pieces that are as large
  * as the last cache by themselves; a caller that copies much in small pieces has to ask for them.
  */

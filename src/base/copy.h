@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of much memory, and lines that two cores write in turn. */
 #ifndef LS_BASE_COPY_H
 #define LS_BASE_COPY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CPU features, asked of the compiler's run-time support, which also asks the operating system
  * whether it saves the wide registers. It does not know tiles: the processor is asked for those. */
 #include "base/cpu.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which kernels this processor can run, which the user wants (LOCKSTEP_CPU), and how strict.
  *
  * Kernels are built once per variant (`ls__isa`). The user chooses among levels, which also say

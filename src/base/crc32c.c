@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32C: by the processor's instruction where there is one, else by a table of a nibble. The
  * instruction has a latency of three cycles and a throughput of one, so long inputs are cut into
  * three parts that run side by side; a part's checksum is carried over the part behind it by

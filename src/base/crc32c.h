@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32C (Castagnoli), as iSCSI, ext4 and TFRecord use it: polynomial 0x1EDC6F41, reflected. */
 #ifndef LS_BASE_CRC32C_H
 #define LS_BASE_CRC32C_H

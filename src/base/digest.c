@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The only file that calls libcrypto's hashes; by EVP and HMAC(), which 1.1 and 3 both have.
  *
  * Note [Why libcrypto is required]

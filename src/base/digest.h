@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fingerprints of bytes, by OpenSSL's libcrypto: SHA-256 of a stream, and HMAC-SHA256 under a key.
  *
  * SHA-256 because every libcrypto has it (FIPS builds too), processors have instructions for it,

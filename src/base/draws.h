@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where random numbers are drawn: a module of a model, or a program outside of all modules.
  *
  * Note [Random numbers by path]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The env table: everything that the library needs from the operating system (docs/design.md, D11).
  *
  * The real table is ls__env_posix(); a simulator supplies another and so runs the same engine,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The real env table: Linux. The entries stand in the other files env_posix_*.c, the only files of
  * the library that make system calls. */
 #include "base/env_posix.h"

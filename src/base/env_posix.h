@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of the real env table; env_posix.c puts them together. */
 #ifndef LS_BASE_ENV_POSIX_H
 #define LS_BASE_ENV_POSIX_H

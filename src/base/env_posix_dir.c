@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders, kinds of files, and whole files of the real env table. */
 #include "base/env_posix.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors, files and shared memory of the real env table. Every descriptor made here is
  * close-on-exec; a child inherits only those that its ls__env_spawn lists. */
 #include "base/env_posix.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* System calls that only the launcher needs: signals as a descriptor, orphans, and the host's name,
  * ports and limits. */
 #include "base/env_posix.h"

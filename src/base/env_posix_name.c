@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams by a name of this host: sockets in a folder that only this user can write. Another user
  * can neither take a name first nor listen in its place.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connections between processes of one host: streams of AF_UNIX, over which descriptors can be
  * passed and whose peer the kernel names. */
 #include "base/env_posix.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SIGINT and SIGTERM as a stop request, for programs that asked for it; and SIGTSTP.
  *
  * A program that has its own handler, or ignores the signal (a job in a shell's background), keeps

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TCP streams, pollers and events: Linux. Every socket is non-blocking, closed on exec, without
  * Nagle's delay (frames are sent whole, with one call). */
 #include "base/env_posix.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Clock, random bytes, memory and threads of the real env table.
  *
  * Deadlines are absolute times of CLOCK_MONOTONIC, which is also the clock of a futex with a bit

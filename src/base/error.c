@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Status names and the message of a thread's last failing call.
  *
  * A message is formatted aside first, because its arguments may point into the former message

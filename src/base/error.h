@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Failing with a message. `return ls__fail(LS_ERR_INVALID, "all_reduce: …", …)` sets this thread's
  * message and yields the code. A message says what was asked, what was found, and what to do. */
 #ifndef LS_BASE_ERROR_H

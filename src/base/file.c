@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and mapping whole files. The size that stat tells is only the first guess of the buffer:
  * a file may grow or shrink while it is read, so reading goes on until the end and the buffer
  * doubles. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole files in memory through the env table, and nothing else. What is read once and shared by
  * every epoch is read; a file that may be larger than memory (token shards, arrays) is mapped, so
  * that all ranks of a host share its pages. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See foreign.h. Magic numbers are those of the formats' own documents. A file of raw 16-bit tokens
  * may begin with any bytes, so every rule here compares at least three of them. */
 #include "base/foreign.h"

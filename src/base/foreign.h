@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formats of other tools, known by their first bytes. People hand such files to a reader by
  * mistake: a pointer that git-lfs left in place of the file, a page that a server sent instead of
  * it, an archive that is still packed. Readers ask here before they report a magic number that they

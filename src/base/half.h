@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* float16 and bfloat16 to float32 and back, in integer arithmetic without branches: the compiler
  * vectorises it, and the bits are the same on every instruction set. Rounding is to nearest even;
  * a NaN stays a NaN (made quiet), with its sign and the upper bits of its payload. */

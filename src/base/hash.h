@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* FNV-1a, 64 bits (Fowler, Noll, Vo): compares texts and tables of ranks that trust each other. For
  * tables of texts that strangers choose: siphash.h. */
 #ifndef LS_BASE_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The scanner agrees with jansson on everything up to jansson's first error: a string ends at the
  * first quote that no backslash escapes, and a value begins the text, a container, or what follows
  * a comma. So no text, malformed or not, makes jansson create more values than are counted here. */

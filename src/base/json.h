@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON of files and peers, read by jansson after its size is known to be within limits.
  *
  * jansson makes an object of memory for every value: 232 bytes for "{}", 136 for "[]", 40 to 129

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An intrusive doubly linked list with a sentinel: no allocation, O(1) insertion and removal.
  *
  *     struct job { int id; ls__list link; };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The slow half of ls__lock: Drepper's second mutex ("Futexes are tricky", 2011, section 5). */
 #include "base/lock.h"
 

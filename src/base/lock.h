@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A lock for the threads of one process: one word, taken without a system call when it is
  * free. For short sections only; nothing that can wait is ever done under it, and no lock of this
  * kind lies in memory that another process sees. */

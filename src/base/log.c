@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines to the program's callback, or to stderr, one write each, so that lines of several ranks
  * never mix.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines "[rank 2] warning: …", one write each, to stderr. Levels by LOCKSTEP_DEBUG. */
 #ifndef LS_BASE_LOG_H
 #define LS_BASE_LOG_H

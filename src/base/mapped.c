@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A list that only grows: entries are used again and never freed, so that the handler can walk it
  * at any moment. The lock is for writers only. */
 #include "base/mapped.h"

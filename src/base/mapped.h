@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of mapped files, from which a process that SIGBUS ends learns the file to name.
  *
  * A process that reads pages of a mapped file gets SIGBUS if the file was shortened meanwhile, or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How much memory this process may still take, from the files of Linux.
  *
  *   /proc/meminfo        MemAvailable: free, or can be freed without swapping

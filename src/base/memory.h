@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Free memory, and the size of the last cache. */
 #ifndef LS_BASE_MEMORY_H
 #define LS_BASE_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looking for NaN and infinity, as fast as memory is read. */
 #include "base/nonfinite.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether memory holds NaN or infinity. */
 #ifndef LS_BASE_NONFINITE_H
 #define LS_BASE_NONFINITE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two standard normal numbers of two 32-bit words, as straight-line float32 code: the public
  * function and the kernels of every instruction set include it, so their bits are equal. For that
  * it must be compiled without contraction (-ffp-contract=off) and rounds after each operation.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Structs whose size the caller states: options that are read, statistics that are filled. Both
  * directions copy only the part that the caller's and the library's version of the struct share. */
 #include "base/options.h"

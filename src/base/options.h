@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading an option struct that may come from a program built against an older, shorter header:
  * the caller's fields replace the defaults, fields that its struct lacks keep them. A size that no
  * struct can have is refused with a message, because otherwise all fields would be ignored

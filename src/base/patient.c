@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One call at a time is handed to the thread and back:
  *
  *     IDLE ──(caller: a call)──▶ ASKED ──(thread: its result)──▶ IDLE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls about files, and to the resolver of names, with a deadline.
  *
  * A system call about a file cannot be cancelled, and on a file system that hangs it never returns.

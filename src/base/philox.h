@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The constants of Philox4x32-10 (Salmon et al. 2011, see random.c): for the scalar function and
  * for the kernels that make a vector of blocks at once (kernel/cpu/philox.h). */
 #ifndef LS_BASE_PHILOX_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Faults that can be switched on in the simulation's build of the library, to prove that the
  * simulation finds such faults (tests/sim, `simulate --planted NAME`). Elsewhere the
  * condition is the constant false: no code is left of it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rows of a table's gradient, [count, columns], that a backward reaches. Autograd or the
  * program marks them, and the reducer reads them. */
 #ifndef LS_BASE_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime's common part: the thread's attachment, and refusing calls after a fork.
  *
  * A child made by fork without exec has one thread, the one that called fork, and a copy of its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime's common part, and the one thread-local: which runtime a thread belongs to.
  *
  * Layers hang their own state into `layer[]`, so that a layer needs no global and none above it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one table of environment variables, and reading them.
  *
  * Every variable that the library reads stands here, also those that other launchers set; reading

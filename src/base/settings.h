@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every environment variable the library reads, in one table: name, default, meaning. `lockstep
  * info` prints it; an unknown LOCKSTEP_* variable is warned about with the nearest known name. */
 #ifndef LS_BASE_SETTINGS_H

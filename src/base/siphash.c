@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SipHash-1-3: one round a word, three at the end. The state is four words; see the paper's figure
  * 2. */
 #include "base/siphash.h"

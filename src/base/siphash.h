@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hash of texts under a secret key, for tables of texts that strangers choose: without the key
  * nobody can choose texts that share a slot. SipHash-1-3 (Aumasson & Bernstein, INDOCRYPT 2012),
  * the variant that Rust and Python use for their tables. */

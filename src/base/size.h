@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checked size arithmetic: products and sums of sizes that come from users, files or peers. */
 #ifndef LS_BASE_SIZE_H
 #define LS_BASE_SIZE_H

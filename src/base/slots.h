@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the number of an element of a list by its hash: linear probing in a power of two of slots,
  * at most half of them in use. The list is the caller's; who adds to it notes the number in the
  * slot that a search for the new element returned. For hashes of what the program itself chooses

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "Did you mean": the nearest known word, by Levenshtein's distance. */
 #include "base/suggest.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "Did you mean": the nearest of some known words. */
 #ifndef LS_BASE_SUGGEST_H
 #define LS_BASE_SUGGEST_H

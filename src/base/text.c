@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A text that grows in the caller's buffer, and the validity of UTF-8. */
 #include "base/text.h"
 

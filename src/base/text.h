@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A text that grows in the caller's buffer. Text that does not fit is cut; it is always
  * terminated. */
 #ifndef LS_BASE_TEXT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recording: the ring, the steps, and the settings. */
 #include "base/trace.h"
 

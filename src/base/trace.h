@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The trace of a rank: spans of time, recorded in memory that outlives its process.
  *
  *     a thread of the rank ── begin … end ──▶ ring of events ──▶ the host agent, which writes the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A walk from the root, one component at a time, with the links resolved here rather than by the
  * system: each one is checked before it is followed. */
 #include "base/trusted.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether other users could change what a path leads to.
  *
  * Code that is loaded, a secret, and files that the library keeps for itself are read only from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The error text apart from the walk, which the env table itself uses. */
 #include "base/error.h"
 #include "base/trusted.h"

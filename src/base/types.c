@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names and sizes of the element types and reduction operators, and the caller's place in the
  * user's program.
  *

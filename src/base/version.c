@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The version of the library that was found at run time; version.h has that of the headers. */
 #include <lockstep/version.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks report to each other how their part went. One all_gather of a kilobyte a rank: the status,
  * some words, and the message of a failure; so a full disk on one rank is the same error on all.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fingerprints of boxes: products of random numbers modulo a Mersenne prime. */
 #include "checkpoint/boxes.h"
 

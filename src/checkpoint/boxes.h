@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether boxes tile a larger box exactly, in time linear in their number: as the pieces of a
  * tensor in a manifest must (manifest.c), of which a hostile file may list some 350,000.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls. Each first waits until the save before it is written, and returns that save's
  * error if it failed. The ranks agree on every result that they must share before they act on it.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Walking the items: their names, shapes and scalars into a table, later their bytes into the
  * image. A tensor that a state function passes to the visitor is borrowed for that call, hence two
  * walks.

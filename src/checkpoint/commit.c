@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The protocol that makes a checkpoint exist. On the writer's thread, or the user's when the save
  * is synchronous; all ranks run it alike.
  *

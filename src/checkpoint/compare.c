@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the ranks' entries fit together: what several ranks show under one name is the same, and
  * the boxes of a tensor, each counted once, make up the whole tensor. Linear in the entries, unless
  * there is something to explain.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole files: written with every short write continued and every return checked, and read back
  * through `read`, so that a bad disk is an error here and not a signal in the mapped file later.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names on the disk, all in the checkpoint's folder:
  *
  *   step-00000120               complete: made by a rename of a folder that was on the disk

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* This rank's file as bytes in memory: header, then room for the tensors. It is the snapshot that
  * an asynchronous save writes from; the memory is kept for the next one.
  *

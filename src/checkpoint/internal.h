@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint object: the types and functions that its files share.
  *
  *   replicas.c  items whose numbers differ between ranks

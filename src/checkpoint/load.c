@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening one checkpoint for reading: manifest, sizes, hashes, headers, in this order, everything
  * before a byte of it is used. The files stay mapped; restore.c copies out of them.
  *

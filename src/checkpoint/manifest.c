@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a manifest: the hash first, then every field, so that the result is consistent in itself.
  * load.c compares it with the files. */
 #include "checkpoint/manifest.h"

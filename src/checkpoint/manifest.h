@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The manifest: what a checkpoint consists of, written last and read first.
  *
  *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":3,

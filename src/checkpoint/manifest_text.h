@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the manifest's own hash stands in its text: right at the beginning, so that it can be taken
  * over the bytes of the file, whatever they are. */
 #ifndef LS_CHECKPOINT_MANIFEST_TEXT_H

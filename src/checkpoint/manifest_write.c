@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making a manifest: rank 0 adds the files and every rank's pieces, then its hash. */
 #include "checkpoint/manifest.h"
 

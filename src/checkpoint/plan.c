@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who writes what. Each box that ranks show is written once, by ranks that show it. Boxes of one
  * rank leave no choice; the others go, the largest first, each to the rank with the fewest bytes so
  * far of those that show it (longest processing time first, Graham 1969). What is larger than a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The random state of a runtime as an item. Random numbers come from counters (docs/design.md, D5),
  * so the state is a few integers; unsigned ones are passed as the int64 of the same bits. */
 #include <stdio.h>

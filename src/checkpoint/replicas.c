@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Items whose numbers differ between ranks (ls_checkpoint_item.replicas): the walks see in their
  * place an item of another prefix, or one whose tensors are means. The rest of the library knows
  * only items whose copies are equal. */

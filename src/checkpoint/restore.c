@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From an opened checkpoint into the items. First everything is compared, both ways; only then is
  * anything written. A box of a tensor is put together from the pieces that overlap it, so boxes
  * that N ranks saved can be loaded by M ranks in other boxes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and writing safetensors headers. jansson parses the JSON; everything that a header claims
  * is checked here, because the file may be hostile. */
 #include "checkpoint/safetensors.h"

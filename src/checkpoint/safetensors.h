@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors: a file of named tensors.
  *
  *     u64 N (little-endian) | N bytes of JSON, padded with spaces | the tensors' bytes, no holes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes and dtypes as files spell them. Everything here may come from a hostile file. */
 #include "checkpoint/shape.h"
 

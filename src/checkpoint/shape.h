@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes and dtypes as files spell them, and products of dims that cannot overflow. */
 #ifndef LS_CHECKPOINT_SHAPE_H
 #define LS_CHECKPOINT_SHAPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all ranks show, as one list: whether a name is the same wherever it is shown, which boxes of
  * a tensor there are, and which ranks hold each. Ranks whose tables are equal (all of them, if data
  * is the only parallel axis) are found by a hash, and the lowest of them sends the table for all.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The safetensors files of a model that another program wrote: one, or several with an index.
  *
  *   weights_open.c   path -> mapped files whose headers are read and checked

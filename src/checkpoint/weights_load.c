@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading by name. First every name is searched in the files, under its own name and then under the
  * alternatives that the caller knows, and every misfit is collected. Bytes are copied only after
  * that has succeeded, so an error changes nothing.

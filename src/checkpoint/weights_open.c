@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: a path is a file, an index of files, or a folder with one of the two under the name that
  * Hugging Face's libraries give it. An index is
  *     {"metadata": {..}, "weight_map": {"h.0.attn.weight": "model-00001-of-00002.safetensors", ..}}

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saving as one safetensors file, for other programs. The bytes go from the live tensors straight
  * to the disk, in walks over the items: one for the header, then one for each element size, since
  * tensors lie in the order of their element sizes (each then begins at a multiple of its own).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The writer's thread: sleeps on `state`, runs the commit of a save, and keeps its error for the
  * next public call. Started by the first asynchronous save, ended with the object.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients that travel in 16 bits (ddp_comm_hooks/default_hooks.py). The sum over the ranks is
  * made in float32 by the all-reduce, which divides and rounds once more. */
 #include "base/error.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The products of PowerSGD, of one element type: REAL is float or double, NAME(x) gives the names.
  * Matrices are row-major; a factor of rank r is kept as r rows, so that inner loops run over
  * elements that lie side by side. Sums are made in LANES parts, in an order that depends on the

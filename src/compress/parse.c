@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hook from a text: "powersgd:rank=4,start=100". */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1), as torch's powerSGD_hook has it.
  *
  *   M = gradient + residual        [rows, columns] of each matrix of the bucket

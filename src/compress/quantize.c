@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients in 8 bits or 1 bit, there and back (Tang et al., ICML 2021, section 4):
  *
  *   own gradients, in blocks ──quantise──▶ all_to_all ──▶ mean of the blocks that this rank owns

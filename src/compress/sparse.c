@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of which a part of the elements is sent: the largest of each rank (top_k), or places
  * that all ranks draw alike (random_k). An element that is sent leaves the residual, and is sent
  * whole, so sent + residual = gradient to the bit.

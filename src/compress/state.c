@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Residuals: what was not sent yet. They are kept for each parameter in memory of their own, not in
  * the layout of the buckets, which changes after the first synchronised backward. */
 #include "compress/state.h"

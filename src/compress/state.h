@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* State of the hooks for each parameter, and buckets that they send whole. */
 #ifndef LS_COMPRESS_STATE_H
 #define LS_COMPRESS_STATE_H

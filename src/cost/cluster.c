@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading clusters, and which of their links some traffic needs (cluster.h). */
 #include "cost/cluster.h"
 

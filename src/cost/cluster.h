@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A cluster: levels of links, and where ranks are on them.
  *
  *     8:200gbyte,4:25gbyte@5us    hosts of 8 devices, each with 200 GB/s to those of its host;

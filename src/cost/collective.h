@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The messages and bytes of a rank in a collective of n ranks, in closed form. Tests compare it
  * with the counts of the programs (comm/program/program.h), which exist for small n only. */
 #ifndef LS_COST_COLLECTIVE_H

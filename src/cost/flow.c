@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fair shares (flow.h). The events are a heap by time; of equal times the one that was found first
  * comes first, so a simulation is the same everywhere. */
 #include "cost/flow.h"

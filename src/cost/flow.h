@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flows that share resources evenly, in simulated time. A flow has some work; resources divide
  * their rate by the weights of their flows, and a flow goes at the least speed that its shares of
  * resources give. When a flow begins or ends, the flows that share a resource with it are

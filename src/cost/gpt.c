@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formulas of a GPT (gpt.h). */
 #include "cost/gpt.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A GPT by its sizes: parameters, the operators of a layer, and kept activations, on each of the
  * ranks that divide its matrices (Megatron-LM: Shoeybi et al. 2019). */
 #ifndef LS_COST_GPT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a job to a simulation (simulate.h), and its result as parts of a step (job.h). */
 #include "cost/job_build.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A training step of a GPT on a mesh, by simulation.
  *
  * Ranks that do the same at the same time are simulated once: those of a stage, all of which have

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of a job, and the links that those of an axis use (job_build.h). */
 #include "cost/job_build.h"
 

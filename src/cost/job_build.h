@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files of a job (job.h):
  *
  *     job_axes.c       which links the ranks of an axis use

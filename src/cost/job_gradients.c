@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters of a job: their gradients' sums, and what ZeRO divides (job_build.h). */
 #include "cost/job_build.h"
 

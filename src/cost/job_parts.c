@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times and memory of the parts of a model, for any division into stages (job.h). */
 #include <math.h>
 

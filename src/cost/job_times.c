@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The times of a micro-batch on a stage, and of the parts that it waits for (job_build.h). */
 #include "cost/job_build.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Overlap by three numbers (overlap.h). */
 #include "cost/overlap.h"
 

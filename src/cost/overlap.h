@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A step of data parallelism whose sums of gradients overlap with backward, from two steps in which
  * they do not: one with a call for each gradient (naive), one with a single call (flat).
  *

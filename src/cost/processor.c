@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rooflines, and what was measured (processor.h). */
 #include "cost/processor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The time of an operator on a device.
  *
  *     312tflop,2039gbyte             an upper bound of its speed, and of that of its memory

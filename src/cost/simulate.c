@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The events of simulate.h: computations, messages and reductions are flows (flow.h); where one
  * ends, what waited for it goes on. */
 #include "cost/simulate.h"

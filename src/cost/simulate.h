@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The time of a schedule on processors and links that may be shared, by events.
  *
  * A computation begins when the one before it on its rank has ended and its input has arrived. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Units and lists (units.h). */
 #include "cost/units.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers with units, and lists of them: on command lines and in files of clusters and devices. */
 #ifndef LS_COST_UNITS_H
 #define LS_COST_UNITS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arguments of every kernel: one struct by value, the same for the C that starts it and the
  * CUDA that reads it. Those of the table's entries are written by entries.py; here are the
  * others, which are parts of an entry. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt knows matrices by columns: a row-major C = A B is its C' = B' A'. What it chooses for a
  * shape (an algorithm, after its own model) is kept with the descriptors of the shape.
  *

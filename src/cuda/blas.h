@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of matrices by cuBLASLt: the only file that knows the library. */
 #ifndef LS_CUDA_BLAS_H
 #define LS_CUDA_BLAS_H

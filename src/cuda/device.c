@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device as a plug-in of the library (device/device.h, Note [Device plug-ins]). It is C
  * that loads the driver, cuBLASLt and the compiled kernels, ls_device_cuda.fatbin beside it,
  * when it is opened; so it is built and tested on machines without any of them. */

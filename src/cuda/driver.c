@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading the driver and other libraries of NVIDIA: nothing is linked. */
 #include "cuda/driver.h"
 

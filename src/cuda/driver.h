@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver, libcuda.so.1, loaded when the device is opened: declarations of what is used, as
  * its own header has them. */
 #ifndef LS_CUDA_DRIVER_H

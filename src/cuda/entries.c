@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Entries of the kernel table that are more than one kernel, or a call of the driver's. Those
  * that use the device's workspace hold its lock, so that the kernels of an entry follow each
  * other on the stream, whichever threads start any. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the CUDA device's part of the kernel table from the prototypes in kernels.h: entries.py HEADER ARGS.h PROTOTYPES.h TABLE.c
 
 An entry of LAUNCHED copies its arguments into a struct, cuda_NAME_args, and starts the kernel cuda_NAME on as many blocks as

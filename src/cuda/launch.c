@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Starting kernels, and the one failure that the device remembers: kernels report to nobody, so the
  * library asks after every operation (tensor/op.c). */
 #include "cuda/launch.h"

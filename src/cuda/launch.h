@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The device that is open, and starting kernels on it. */
 #ifndef LS_CUDA_LAUNCH_H
 #define LS_CUDA_LAUNCH_H

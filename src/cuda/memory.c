@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small blocks are cut off slabs and return to lists by their size; large ones are the driver's. */
 #include "cuda/memory.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the device: the caching allocator below the pools of tensor/storage.c. Those reuse
  * blocks themselves and ask for blocks of a class, or regions; here the small ones are cut from
  * slabs, since the driver takes microseconds and whole pages for each.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Little-endian numbers in files, whatever the alignment. */
 #ifndef LS_DATA_BYTES_H
 #define LS_DATA_BYTES_H

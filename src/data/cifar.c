@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CIFAR-10 as a data set: one file, or the five training files or the test file of its folder. The
  * files are mapped; pixels become float32 when a sample is read. */
 #include "data/cifar.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CIFAR-10's binary version (Krizhevsky 2009): records of a label 0 … 9 and 3 planes, red, green
  * and blue, of 32 x 32 bytes. No header: what is wrong shows in the size and in the labels. */
 #ifndef LS_DATA_CIFAR_H

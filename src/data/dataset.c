@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The calls that all data sets share: making and freeing one, and checking a sample's number. */
 #include "data/dataset.h"
 

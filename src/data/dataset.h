@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a sample of any data set, and what data sets share. */
 #ifndef LS_DATA_DATASET_H
 #define LS_DATA_DATASET_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MNIST's IDX files (LeCun & Cortes): a big-endian header and raw bytes.
  *
  *     byte 0,1: 0    2: type (0x08 = uint8)    3: number of dimensions n

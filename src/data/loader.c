@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loader: where a rank is in its data, and the batches it hands out.
  *
  * The reader thread and its ring of buffers are in prefetch.h; here is the user's side. A seek

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two .npy files as a data set: row i of x and of y is sample i. The files are mapped, so they may
  * be larger than memory; elements keep the type they have there. */
 #include <lockstep/data.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The header of a .npy file (NumPy's numpy.lib.format, NEP 1).
  *
  *     93 "NUMPY", major, minor | length: uint16, from version 2 on uint32 | header | the elements

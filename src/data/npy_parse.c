@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The header of .npy files: a cursor reads the dictionary and never leaves it. Every offset in a
  * message counts from the file's beginning. */
 #include "data/npy.h"

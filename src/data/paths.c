@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding files: folders wait in a list, so there is no recursion over what a user's disk holds. */
 #include "data/paths.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The regular files below a folder. */
 #ifndef LS_DATA_PATHS_H
 #define LS_DATA_PATHS_H

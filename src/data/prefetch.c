@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reader thread of a loader and the ring of slots between it and the user's thread; the picture
  * is in prefetch.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batches read ahead into a ring of buffers.
  *
  *          reader --filled--> [slot][slot][slot] --taken--> the user's thread

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A file of tokens without a header is read as tokens of 2 bytes, as nanoGPT writes them. Other
  * tools write files of 4 bytes without a header as well: read so, every second token is the upper
  * half of one, 0 in most vocabularies, and a model would learn that without complaint. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See sample.h; and padding, which makes a batch of samples whose arrays differ in size. */
 #include "data/sample.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Samples of several arrays, and batches of them: memory that grows and is used again. */
 #ifndef LS_DATA_SAMPLE_H
 #define LS_DATA_SAMPLE_H

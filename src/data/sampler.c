@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The distributed sampler: which global sample stands at which position of an epoch, and which
  * positions a rank reads.
  *

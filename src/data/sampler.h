@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a sampler that only the loader uses: the positions of a step's samples. */
 #ifndef LS_DATA_SAMPLER_H
 #define LS_DATA_SAMPLER_H

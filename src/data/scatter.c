@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rank 0 reads for all; see scatter.h. Blocks are bytes, so that one path serves every dtype; the
  * ranks have compared shapes and dtypes when the loader was made. */
 #include "data/scatter.h"

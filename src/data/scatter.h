@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Feeding from rank 0: it reads a step's samples of all ranks, and each rank gets its block.
  *
  *     rank 0's slot   [ rank 0's | rank 1's | rank 2's ]      in memory that its host's ranks can

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of tokens: tells the formats of shard.h apart, and compares everything that a header claims
  * with the file's size. */
 #include "data/shard.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The header of a file of tokens.
  *
  *     llm.c     256 little-endian int32: magic, version, number of tokens, zeros; then the tokens,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors in memory as a data set: row i of x and of y is sample i. The data set holds views of its
  * own, so the caller's handles stay the caller's, and keeps raw pointers for the loader's thread,
  * which must not touch tensors. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text files as byte tokens: a data set of windows (windows.h).
  *
  *     file   |------------- training part -------------|- held out -|

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of tokens, in one shard or many: a data set of windows (windows.h).
  *
  *     shard    [header] t0 t1 t2 …

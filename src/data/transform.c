@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Images changed on their way: shifted, mirrored, normalised.
  *
  *     padded      0 0 0 0 0 0        the sample is a window of the image's own size, at a place

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files that gzip has compressed, as those of MNIST come. zlib is behind it, or nothing
  * (unpack_none.c). */
 #ifndef LS_DATA_UNPACK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The build without zlib. */
 #include "base/error.h"
 #include "data/unpack.h"

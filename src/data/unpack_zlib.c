@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gzip's format (RFC 1952) by zlib, the only file that calls it. A file may have several members,
  * one after the other, as bgzip and cat write them; what they hold is joined. Nothing that the file
  * claims about its size is believed: the buffer doubles until all is there. */

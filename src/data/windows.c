@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Windows over files; see windows.h. A table of each file's first sample is searched by halves. */
 #include "data/windows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A data set whose samples are windows of context + 1 items, `stride` apart, within files of items:
  * a window never crosses a file, so no sample joins two unrelated texts.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The copies are complete when the calls return, since the reducer reads buckets on the host. */
 #include "ddp/apart.h"
 

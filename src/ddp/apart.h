@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules on a device whose kernels do not reach memory of the program. Over a backend that moves
  * memory of the device (`nccl`) buckets lie there as well: backward writes gradients to them, and
  * the reducer follows the device's stream, for which nobody waits. Else backward writes gradients

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Local steps: between two averages of the parameters each rank trains by itself (local SGD, Stich
  * 2019; federated averaging, McMahan et al. 2017). An outer optimizer (outer.c) makes a step of the
  * average.

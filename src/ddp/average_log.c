@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each average is one version of the model, made by all ranks: a line a rank, in the order in which
  * parameters are added, with its weight and its steps so far. The last has the hash of the module,
  * which is the same on all ranks. */

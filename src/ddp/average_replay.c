@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replaying a log of averages: the workers of a round train one after the other from the same
  * start, each with its own optimizer state, and their parameters are added in the order of the
  * ranks, as the collective adds them. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A wrapper and the axes of the mesh in force: over which of them each parameter's gradient is
  * summed, and which of them are axes of batches.
  *

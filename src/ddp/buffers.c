@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rank 0's buffers on every rank, in one broadcast a step.
  *
  *   forward ──▶ backward ─────────────────────────────▶ step ──▶ evaluate, save, next forward

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers of a replicated module: the tensors that forward passes change beside the parameters
  * (running statistics of batch norm). Every rank gets one rank's, rank 0's as a rule. See
  * buffers.c. */

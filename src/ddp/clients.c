@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The clients of a federated round: k of n without repetition, in Floyd's order (Bentley and Floyd
  * 1987), which draws k numbers, however many clients there are. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer inside backward (torch's _apply_optimizer_in_backward): a bucket's parameters are
  * stepped as soon as its averages are there, while later buckets are still computed and on the way.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Uneven inputs: a rank without data takes part in the backwards of the others.
  *
  *   rank 0   backward  backward  join      join

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Equal bits for any number of ranks (exact=layout), in the wrapper.
  *
  * Running statistics follow shard 0, which rank 0 computes first. Rank 0 notes them when the

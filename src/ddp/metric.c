@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mean of a number over the ranks. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The outer optimizer: the average of a round is a direction, not a place (Douillard et al. 2023,
  * DiLoCo; Wang et al. 2020, SlowMo, algorithm 1).
  *

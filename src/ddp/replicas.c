@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replicas: rank 0's state becomes that of all ranks when a module is wrapped, and hashes tell
  * whether the replicas are still equal later. A parameter that is summed over a smaller group
  * becomes that of its rank 0. */

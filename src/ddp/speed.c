@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shares of a step's samples by measured speed. Every rank computes all shares from the speeds of
  * all, so they agree without a further exchange. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the time of a data-parallel step goes. Everything is measured always: a step reads the
  * clock a few times, and once for each gradient (reduce/stats.c). */
 #include "ddp/wrapper.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZeRO stage 3 (Rajbhandari et al., SC 2020, section 5.3): parameters are gathered when they are
  * read, and between two uses a rank keeps its part.
  *

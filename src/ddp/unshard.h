@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters that are divided among the ranks between two uses (zero 3); see unshard.c. */
 #ifndef LS_DDP_UNSHARD_H
 #define LS_DDP_UNSHARD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Using a wrapper: its modes, taking it off, statistics. All of them also take a module without a
  * wrapper, so that one training loop serves both, except those that would have nothing to say. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Note [One layout]
  * Parameters get registered memory in the layout of their gradients, so that sharding can gather
  * them in place. Optimizer state is made at the first step, in the order of the parameters'

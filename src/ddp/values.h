@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of parameters, laid out like their gradients; see values.c. */
 #ifndef LS_DDP_VALUES_H
 #define LS_DDP_VALUES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The wrapper of ls_ddp_new; ddp.c makes it and joins it to backward, join.c takes part without
  * data, use.c has its other calls. */
 #ifndef LS_DDP_WRAPPER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZeRO (Rajbhandari et al., SC 2020, section 5): every rank steps its part of each bucket.
  *
  *                      rank 0    rank 1    rank 2

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The processor as a device, and the ways across. */
 #include "device/device.h"
 

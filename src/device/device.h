@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device: memory for the elements of tensors, and the kernels that compute there.
  *
  * Note [Devices]

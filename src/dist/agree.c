@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing the facts of all ranks of a group. See agree.h.
  *
  * A rank's facts are listed twice where ranks differ: first into a hash and a size, then into text,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all ranks of a group must have alike. A fact has a name as users read it and a value as
  * text. The ranks compare one hash of all their facts; only where hashes differ do they exchange
  * the texts, and every rank returns the same error, which names the first fact that differs, both

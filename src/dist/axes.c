@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading axes, and the arithmetic of ranks in a grid. */
 #include "dist/axes.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Named axes of a mesh, and which ranks stand where. No group is needed. */
 #ifndef LS_DIST_AXES_H
 #define LS_DIST_AXES_H

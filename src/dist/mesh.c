@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mesh's groups. All ranks make them in one order, that of the axes; the groups of one axis have
  * no rank in common and are made at once (group.h). */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What other folders need of a mesh. */
 #ifndef LS_DIST_MESH_H
 #define LS_DIST_MESH_H

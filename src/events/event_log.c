@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening, checking and writing of event logs; see events.h. */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Event logs (lockstep/event_log.h): event_log.c opens, checks and writes; each format makes the
  * bytes of one line or record. */
 #ifndef LS_EVENTS_EVENTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TensorBoard's event files: records around Event messages in protobuf's wire format. Of protobuf
  * this needs three kinds of fields, so it is written by hand.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing and reading the record of a blocked rank: a sequence lock, because its readers are other
  * processes, and a rank that dies within a write must not block them. The version is odd while the
  * record changes; a reader that saw it odd, or saw it change, discards its copy and tries later.

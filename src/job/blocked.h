@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The record that a rank publishes when all its threads are blocked. From these records the ranks
  * detect a cycle of ranks that wait for each other (deadlock.c). One writer, the holder of the
  * rank's progress lock; a sequence lock, because the readers are other processes. The record of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The board: how it is made, opened and closed, how the root cause is published on it, and the
  * sentences that describe a rank in reports.
  *

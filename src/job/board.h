@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The board: one page range per host and job, made by the host agent and mapped by its ranks.
  *
  * It holds the state that must be readable after a rank died and writable without a system call:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor: a rank's description of the next operation of a group. Ranks of one host publish
  * it with fence 0, ranks of several hosts send it at the head of every message. The descriptors are
  * compared before any data are combined (docs/design.md, D4). Fixed size, versioned. */

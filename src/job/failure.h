@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The failure record: a failure as the agent of one host observed it. Among all records of a job
  * one becomes the root cause, which every rank and the user read (job/agent/root_cause.c). */
 #ifndef LS_JOB_FAILURE_H

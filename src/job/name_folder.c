@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Another user may have created the folder first, by accident or to intercept connections. The
  * message names that user and the remedy. */
 #include "job/name_folder.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes of one user on one host connect to each other by the names of sockets in a folder: who
  * is at the other end, and the error message when the folder cannot be used. */
 #ifndef LS_JOB_NAME_FOLDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of operations. A trait that a row does not name is false, LS__SIDE_ALL for buffers. */
 #include "job/operation.h"
 

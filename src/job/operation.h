@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of a group and their traits: whether an operation has a root, has blocks, reduces.
  * Each operation is one row of a table, and code asks the row instead of listing operations.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel table: compute over raw pointers and sizes. One table per device; ref/ is the plain
  * twin that every fast kernel is tested against, cpu/ the fast one.
  *

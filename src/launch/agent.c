@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent: one loop over all events of a job.
  *
  *     poll:  signals · the end of front or guard · output · the host agent's items (job/agent)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's parts, shared by the files of this folder. One thread; nothing here is shared. */
 #ifndef LS_LAUNCH_AGENT_H
 #define LS_LAUNCH_AGENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several hosts: this agent as one node among the others.
  *
  *     gather:  all connect to node 0, which lays out the world     before there is a rank

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The front: starts the guard and through it the agent, passes signals on, and waits for the
  * result.
  *

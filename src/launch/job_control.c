@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that are stopped: by SIGSTOP, or because they touched the terminal. Ctrl-Z stops all ranks
  * of this host; the user knows, so they are not reported.
  *

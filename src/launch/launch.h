@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Running a job: N ranks of one program or function on this host. `lockstep run` and ls_spawn are
  * thin callers of ls__job_run.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole lines, "[2] " before each, from many pipes to one terminal.
  *
  *     rank 0 out ─▶ stream ─┐            ┌─▶ sink 1 ─▶ our stdout

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' output: read line by line, written whole with a prefix, logged, remembered. */
 #ifndef LS_LAUNCH_OUTPUT_H
 #define LS_LAUNCH_OUTPUT_H

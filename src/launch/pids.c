@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LOG_DIR/pids.json: the process of each rank, for scripts that watch or signal them. It appears
  * as a whole, by a rename, when all ranks have started, and again after each restart. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Starting one rank: its environment, its descriptors, its process.
  *
  * The environment is ours plus torchrun's variables and LOCKSTEP_BOOTSTRAP, which names three

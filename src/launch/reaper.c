@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reaper: a process that sleeps until the agent has ended without it.
  *
  *     front killed            the agent ends the job

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The root cause as this process passes it on: to the ranks, which are ended, and to the front,
  * which reads the result with its report.
  *

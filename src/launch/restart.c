@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a job that failed is started again, and after which delay.
  *
  * A restart helps against failures that pass: a lost machine, a short lack of memory. A failure

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a job that failed is started again, and when. No processes here: a decision. */
 #ifndef LS_LAUNCH_RESTART_H
 #define LS_LAUNCH_RESTART_H

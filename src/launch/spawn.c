@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_spawn: the launcher from inside a program. */
 #include <lockstep/runtime.h>
 

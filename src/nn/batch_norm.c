@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The batch norm layer. Its parameters and buffers, and their names, are PyTorch's. */
 #include "nn/batch_norm.h"
 

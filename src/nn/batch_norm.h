@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The batch norm layer, for sync_batch_norm.c, and what ddp asks of its statistics over ranks. */
 #ifndef LS_NN_BATCH_NORM_H
 #define LS_NN_BATCH_NORM_H

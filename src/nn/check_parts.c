@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the parts of a module compute what its forward computes, each with the modules that it
  * declares: in a pipeline the others may be freed. Both run in evaluation mode and without a graph,
  * so that masks are not drawn and running statistics stay as they are. */

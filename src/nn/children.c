@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Children of a module by number, and its items by dotted name.
  *
  *     "layers.0.fc1.weight"     the entry "layers" of the root, its entry "0", its entry "fc1",

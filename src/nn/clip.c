@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Clipping by the global norm (Pascanu et al. 2013), torch.nn.utils.clip_grad_norm_.
  *
  *     total = sqrt(sum over all gradients of g^2)

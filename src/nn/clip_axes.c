@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See clip_axes.h. */
 #include "nn/clip_axes.h"
 

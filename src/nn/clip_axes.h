@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over parameters of which a rank has a part each: every element counts once, wherever it is.
  *
  *     sharded along      in a sum of its own, that is added over

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of sequences and of images that grow: convolution of one dimension, transposed
  * convolution, upsampling, group norm. Parameters, names, shapes and initial distributions are
  * PyTorch's. Arguments are checked before the module is made; a failure to fill a parameter is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calling a module. The rank's activity record names the innermost module, so a report on a rank
  * that died or hangs says in which layer.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A 64-bit hash of a model: equal names and bytes give equal hashes, so replicas can be compared by
  * eight bytes. It is xxh64's round over 8-byte words and its final mixing (Collet); not meant
  * against an adversary. Four lanes, because one would wait for its own multiplication.

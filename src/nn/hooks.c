@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks on the forward of modules. Each module has a list of them, in order of addition, and owns
  * it. A hook may remove itself or others while it runs: a running hook is only marked, and its
  * memory is freed when the outermost call of it has returned. */

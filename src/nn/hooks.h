@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks on the forward of modules; see hooks.c. */
 #ifndef LS_NN_HOOKS_H
 #define LS_NN_HOOKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Initial values. They are noted here and drawn later, under the parameter's name in the model
  * (tensor/fill.h): the same on every rank, whatever the thread count and whatever other parameters
  * the rank has.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The items of a tree: all parameters and buffers below a root, depth first in order of addition,
  * under dotted names ("blocks.0.norm1.weight"), each tensor once under its first name.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Freeing what a stage does not use. Entries that its parts use are marked from the root down, and
  * the rest of the tree is taken apart. A tensor that a kept entry shares stays. A part may use what
  * it does not declare: of modules enough stays to say so. */

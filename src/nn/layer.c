@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the constructors of linear and convolution layers have in common. */
 #include "nn/layer.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers shared by the constructors of layers. They work on a module that is NULL or has failed
  * already, so a constructor checks once, by ls__layer_finished. */
 #ifndef LS_NN_LAYER_H

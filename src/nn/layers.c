@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The layers: parameters, names, shapes and initial distributions as in PyTorch, so that a network
  * written in both starts alike. Each is a struct, a forward function and a constructor.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses of layers in the middle of a model, which join that at its end: each module notes the one
  * of its last forward. A pipeline takes those of a stage when the stage has run. */
 #include "nn/losses.h"

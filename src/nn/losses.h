@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses of layers in the middle of a model; see losses.c. */
 #ifndef LS_NN_LOSSES_H
 #define LS_NN_LOSSES_H

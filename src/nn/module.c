@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules: a tree of named entries.
  *
  *     gpt ── tokens ── weight

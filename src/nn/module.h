@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a module, for the other files of this layer and for ddp. */
 #ifndef LS_NN_MODULE_H
 #define LS_NN_MODULE_H

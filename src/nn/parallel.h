@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism of modules (lockstep/tensor_parallel.h), between its files. */
 #ifndef LS_NN_PARALLEL_H
 #define LS_NN_PARALLEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan of ls_tensor_parallel: words PATH=ROLE, which parameters each names, and cutting them.
  * All words are checked before the first parameter is cut. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Declaring a module's parts, and looking at them. The list is made at the first use and kept with
  * the module. */
 #include "nn/parts.h"

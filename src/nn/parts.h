@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts that a class has declared (lockstep/parts.h). */
 #ifndef LS_NN_PARTS_H
 #define LS_NN_PARTS_H

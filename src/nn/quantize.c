@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weight-only quantization of a module: its matrices are marked, and products round them when they
  * first read them (tensor/quantize.h). */
 #include "tensor/quantize.h"

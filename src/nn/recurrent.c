@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of long short-term memory and of gated recurrent units, with PyTorch's names:
  * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, then _l1. Time goes first inside, so that
  * each step's rows lie together; the product with weight_ih is made for all steps at once. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ready-made choices among the parameters of a module. */
 #include <lockstep/nn.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stages: ranges of parts, what crosses their ends, and running one. */
 #include <string.h>
 

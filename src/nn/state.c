@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state visitor of modules: tensors first, then the state that classes keep beside them. The
  * names are those of PyTorch's state_dict, with the caller's prefix and a dot before them. */
 #include "nn/module.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batch norm over the ranks of a group (torch.nn.SyncBatchNorm): makes the exchange that
  * tensor/batch_norm_sync.c asks for, one all_gather, and gives it to the layers of a model.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What layers do along the axis of tensor parallelism. How a layer's weight is cut says which
  * conversions its product needs:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The layers of images: convolution, pooling, flatten; batch norm is in batch_norm.c. Parameters,
  * names, shapes and initial distributions are PyTorch's; kernels, strides and paddings of layers
  * are square, those of the operations need not be. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2):
  *
  *     Adam:  g <- grad + weight_decay * p        AdamW:  p <- p - lr * weight_decay * p

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of parameters with a learning rate and a weight decay of their own. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The common part of all optimizers: making one, its list of parameters, and its settings. step.c
  * has the steps, state.c the state.
  */

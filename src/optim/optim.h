@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The common part of the optimizers. One optimizer is a class: names of its hyper-parameters and of
  * its state, and a function that updates any number of parts in one call. */
 #ifndef LS_OPTIM_OPTIM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RMSprop (Tieleman & Hinton 2012), in PyTorch's formulation; centered: Graves 2013, section 4.2.
  *
  *     g <- grad + weight_decay * p

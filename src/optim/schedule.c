@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning rates as a function of the step: no state, so nothing to save and nothing to get out of
  * step. The half cosine is Loshchilov & Hutter's (2017, equation 5) without restarts.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stochastic gradient descent with momentum (Sutskever et al. 2013), in PyTorch's formulation:
  *
  *     g <- grad + weight_decay * p

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state of an optimizer: its memory, and the visitor.
  *
  * State is allocated at the first step (docs/design.md, D9: addresses of gradients are final by

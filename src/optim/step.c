@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stepping: the checks of a step, and the parts that one call of a kernel updates together.
  *
  * Gradients are read where they live. After the first step nothing is allocated.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The zigzag order of context.h: of 2n chunks rank r holds r and 2n-1-r. */
 #include <lockstep/context.h>
 #include <lockstep/mesh.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to ranks, each with a number of its own for each: one all-to-all of unequal blocks.
  *
  *     rank 0   a a b         counts 2 1         a a c

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The inputs of a model that ranks share. */
 #ifndef LS_PLACEMENT_INPUTS_H
 #define LS_PLACEMENT_INPUTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions of placements: one table, read forward for the values and, with the dual placements
  * in the other order, for the gradient.
  *

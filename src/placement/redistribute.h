@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of conversions of placements: what each moves, and how many bytes. */
 #ifndef LS_PLACEMENT_REDISTRIBUTE_H
 #define LS_PLACEMENT_REDISTRIBUTE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a step of ring attention computes; see ring_attention.c. */
 #ifndef LS_PLACEMENT_RING_H
 #define LS_PLACEMENT_RING_H

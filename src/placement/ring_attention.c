@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ring attention (Liu, Zaharia & Abbeel 2023) in zigzag order: context.h says what ranks hold.
  *
  *     step          0        1        2        3         rank r computes with the keys and values

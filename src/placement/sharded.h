@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations that the ranks of an axis compute together, each with a part of one input. */
 #ifndef LS_PLACEMENT_SHARDED_H
 #define LS_PLACEMENT_SHARDED_H

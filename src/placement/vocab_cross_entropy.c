@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cross-entropy of logits whose classes the ranks of an axis share (Shoeybi et al. 2019, section
  * 3). Per row three numbers go over the network, four with smoothing, instead of all logits:
  *

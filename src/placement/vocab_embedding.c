@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a table whose rows the ranks of an axis share (Shoeybi et al. 2019, section 3): each
  * looks up those that it has and gives zeros for the others, so the sum over the ranks is the
  * lookup in the whole table, to the bit: one term of it is not zero. */

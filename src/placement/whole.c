@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The whole of a parameter of which each rank has a part. Along one axis after the other the ranks
  * exchange the descriptions of their parts (tensor/part.h) and the elements, until every rank has
  * all parts; the descriptions say where the elements belong. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The search of auto.h. */
 #include "plan/auto.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The best plan of a GPT on a cluster: the search of `lockstep plan auto`.
  *
  *     mesh                  dp x pp x ep x cp x tp = ranks, in both orders of pp and dp

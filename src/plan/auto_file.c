@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file of a plan of auto.h. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The searches for a plan, and their judgement by the schedule 1f1b (choose.h). */
 #include "plan/choose.h"
 

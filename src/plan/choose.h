@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which plan is written: of those that several searches find, the one whose step is the shortest in
  * the schedule that it names. */
 #ifndef LS_PLAN_CHOOSE_H

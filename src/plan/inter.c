@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The program of inter.h. Devices are counted in units of their shapes' greatest common divisor. */
 #include "plan/inter.h"
 

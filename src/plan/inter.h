@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Alpa's inter-operator program (Zheng et al., OSDI 2022, section 5.2).
  *
  * A model is a chain of parts. A stage is a run of consecutive parts on a submesh, whose shape is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measuring the parts of a module (ls_profile_write). A repetition runs a whole micro-batch part by
  * part: every part takes the results of earlier ones as leaves, as a stage takes what it received,
  * and its backward begins with the gradients of the later parts' leaves. So every part computes

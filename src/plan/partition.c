@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The dynamic program of partition.h. A column holds the best times of the ranges that end at one
  * part: cell (i, m) is A(i … end, m). */
 #include "plan/partition.h"

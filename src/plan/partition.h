@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PipeDream's partitioner (Narayanan et al., SOSP 2019, section 3.1).
  *
  * A model is a chain of parts. A stage is some consecutive ones; r workers that each have a replica

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a plan:
  *
  *     {"format": "lockstep plan", "version": 1, "model": "gpt",

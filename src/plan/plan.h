@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of pipelines as files, and the profiles that they are made from.
  *
  *   measure.c    the parts of a module, measured (profile.h)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The step of a plan by the cost model of schedules, and the plan's file. */
 #include "plan/predict.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The predicted times of a plan, and its file. */
 #ifndef LS_PLAN_PREDICT_H
 #define LS_PLAN_PREDICT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file of a profile; see profile.h. */
 #include "plan/profile.h"
 

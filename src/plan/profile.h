@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The profile of a model: what its parts take, measured (measure.c) or read from a file
  * (profile.c).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_tensor_plan_find: a mesh on a cluster, the operators of a module, and the search of
  * plan/intra/search.h, once for what runs and once for any placements. */
 #include <stdlib.h>

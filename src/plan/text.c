@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fields of plans and profiles. What a file says is checked before it is copied; see base/json.h
  * for the limits before that. */
 #include <errno.h>

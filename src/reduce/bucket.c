@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The states of gradients' memory (docs/design.md, D8).
  *
  *     absent ──(a backward)──▶ local ──(reduction)──▶ reduced        present: local or reduced

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The contents of the buckets' memory; see bucket.c. The caller is the thread that runs backward,
  * except for ls__bucket_fill and the two questions, which the launching thread asks. */
 #ifndef LS_REDUCE_BUCKET_H

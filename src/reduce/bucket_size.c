@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How large buckets are where the caller did not say (docs/design.md, D9).
  *
  *     backward   ├──────┬──────┬──────┬──────┤

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How large buckets are where the caller did not say; see bucket_size.c. */
 #ifndef LS_REDUCE_BUCKET_SIZE_H
 #define LS_REDUCE_BUCKET_SIZE_H

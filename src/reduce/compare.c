@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The facts that the ranks of a domain compare (dist/agree.h): the gradients that they register,
  * and, once in check_every synchronised backwards, the parameters themselves. Every rank applies
  * the same updates to the same bytes, so replicas that differ mean a flipped bit or a program that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether all ranks of a domain registered the same gradients, and whether their replicas are still
  * equal; see compare.c. */
 #ifndef LS_REDUCE_COMPARE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control exchange (docs/design.md, D7): the one small collective with which a synchronising
  * backward begins, in each domain. Each rank sends its weight, its plan's version and a bitmap of
  * the domain's parameters whose gradients will hold a contribution; every rank combines the parts

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making and freeing a reducer: copies the registration, compares it over the ranks, lays out the
  * gradients. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients in memory of a device.
  *
  * The library does not follow pointers there. What it does to gradients elsewhere, the device does

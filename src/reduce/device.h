@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients in memory of a device; see device.c. Each function does nothing where they lie on the
  * host. */
 #ifndef LS_REDUCE_DEVICE_H

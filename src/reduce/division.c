@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Averages that are divided among ranks (ZeRO): of all ranks each has a part of a bucket, or the
  * ranks are split, and each split has all parts (hybrid sharding; Zhao et al., VLDB 2023, section
  * 3.2.2).

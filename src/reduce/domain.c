@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The groups of a reducer (docs/design.md, D8). A gradient is summed over its reduce group, a
  * domain, and divided by the number or the weights of the ranks in its batch group. Usually both
  * are the reducer's group. They differ where ranks hold different parts of a model:

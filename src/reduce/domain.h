@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The groups of a reducer; see domain.c. */
 #ifndef LS_REDUCE_DOMAIN_H
 #define LS_REDUCE_DOMAIN_H

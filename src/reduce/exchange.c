@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The exchange of a bucket: a small state machine (Li et al., VLDB 2020, section 3.2.3).
  *
  *   filling ──(its last gradient is ready)──▶ phase 0 ──▶ … ──▶ phase n-1 ──▶ ended

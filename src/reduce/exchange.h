@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives that stand for a bucket; see exchange.c. */
 #ifndef LS_REDUCE_EXCHANGE_H
 #define LS_REDUCE_EXCHANGE_H

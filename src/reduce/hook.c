@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communication hooks (lockstep/comm_hook.h) as a kind of exchange. Before the first phase the
  * bucket is scaled so that the mean over the ranks is the average that backward wants: with weights
  * the divisor is another than the number of ranks, and a hook's residuals must not depend on it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks of the user's as a kind of exchange; see hook.c. */
 #ifndef LS_REDUCE_HOOK_H
 #define LS_REDUCE_HOOK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer's own structures. reducer.c is the state machine, domain.c keeps the groups, plan.c
  * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
  * keeps their contents, exchange.c sends them, division.c divides averages among ranks, control.c

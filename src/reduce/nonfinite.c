@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NaN and infinity in one rank's gradient.
  *
  * Reading all gradients once more would cost memory traffic, so only three lines of each are read.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How gradients are laid out.
  *
  *   registration order:   embed  fc1.w fc1.b   fc2.w fc2.b

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The layout of gradients; see plan.c. */
 #ifndef LS_REDUCE_PLAN_H
 #define LS_REDUCE_PLAN_H

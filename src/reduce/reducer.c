@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer: a state machine over buckets (Li et al., VLDB 2020, sections 3.2.3 and 4.2).
  *
  *   begin ──▶ CONTROL ──(exchange done)──▶ RUNNING ──(wait)──▶ IDLE        FAILED from anywhere

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer's calls for DistributedDataParallel beyond the public ones: ddp knows which gradients
  * are present, and can move them to other memory. */
 #ifndef LS_REDUCE_REDUCER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subtree of a rank's shards; the idea is in shards.h. */
 #include "reduce/shards.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Equal bits for any number of ranks (exact=layout).
  *
  * Note [Shards]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the last synchronised backward took: sums for ls_reducer_get_stats, and the moments of each
  * gradient and its bucket, the timeline. */
 #include "reduce/internal.h"

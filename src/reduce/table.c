@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of tables, such as an embedding's: of [rows, columns] a backward reaches the rows of
  * its batch, and the others are zero. Between hosts only the rows are sent that some rank has
  * reached. The control exchange carries a bit for each row, as for each parameter, so every rank

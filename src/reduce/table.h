@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of tables, of which a backward reaches few rows; see table.c. */
 #ifndef LS_REDUCE_TABLE_H
 #define LS_REDUCE_TABLE_H

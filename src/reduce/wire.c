@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients that are sent as bfloat16 (torch's bf16_compress_hook):
  *
  *     region   float32  ──round──▶  wire  bfloat16  ──all_reduce──▶  wire  ──widen──▶  region

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kinds of actions: their tokens, which are those of PyTorch's pipelining tables as far as it
  * has them (torch/distributed/pipelining/schedules.py), and the fields that they use. */
 #include "base/assert.h"

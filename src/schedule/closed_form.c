@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the papers' formulas say about a schedule; the tests compare the tables with them, and
  * `lockstep plan schedule` prints both. P ranks, M micro-batches, V stages per rank; of a stage
  * with replicas r are its ranks, R those from it on (generator/one_f_one_b.c). In the texts F, B,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Passes from the computations of a table to the whole table.
  *
  * ls__lower_versions puts LOAD before a computation whose version is not bound, and REDUCE and STEP

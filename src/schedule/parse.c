@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the text form of a table (schedule.h). Only what the table cannot hold is refused here; the
  * verifier refuses the rest. */
 #include <ctype.h>

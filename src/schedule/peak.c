@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Peaks of memory per rank, from a walk over its list. */
 #include "base/error.h"
 #include "schedule/schedule.h"

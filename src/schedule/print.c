@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text form of a table; parse.c reads it. */
 #include "base/error.h"
 #include "base/text.h"

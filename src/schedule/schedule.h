@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pipeline schedules as tables (docs/design.md, D14).
  *
  * A network is cut into stages. A schedule lists, for each rank, the small actions that the rank

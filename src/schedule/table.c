@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An empty table, and adding actions to it. Everything is in one arena, so a table that cannot be
  * completed is freed like any other. */
 #include <stdio.h>

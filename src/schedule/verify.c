@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verifier. A table passes if executing it (Note [Meaning of a table]) reaches the end and
  * gives the gradients of the sequential twin. Two walks decide that: each rank's list by itself,
  * with the state of its stages (here), and all lists together, with channels that hold one message

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the two walks of the verifier share. */
 #ifndef LS_SCHEDULE_VERIFY_H
 #define LS_SCHEDULE_VERIFY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Executes the messages of a table: a send waits while its channel holds a message, a receive while
  * it holds none, and a reduction until all replicas of its stage are there. Which rank goes on
  * first makes no difference (a network of processes with one writer and one reader per channel:

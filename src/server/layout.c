@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer has laid gradients out in buckets. A server has a range of each, so every push and
  * every pull keeps all servers equally busy:
  *

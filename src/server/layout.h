@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The elements of each server: a range of every bucket; see layout.c. */
 #ifndef LS_SERVER_LAYOUT_H
 #define LS_SERVER_LAYOUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replaying a log: one process makes every version again and compares it.
  *
  *     log of shard 0    w0 t0 reads 0, makes 1    w1 t0 reads 0, makes 2    w0 t1 reads 1, …

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A period of serving: from ls_server_run, which gives servers the parameters of the module, to
  * ls_server_join, which gives all ranks the newest version.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A server takes the requests of its workers in the order in which they arrive, and answers pulls
  * as soon as their worker may read.
  *

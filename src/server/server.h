@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a parameter server: wrapper.c and state.c make it, run.c begins and ends a period of
  * serving, worker.c pulls and pushes, serve.c answers, version.c makes versions. layout.c says
  * which elements each server has.

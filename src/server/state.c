@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of a server, and the end of it and of its thread. */
 #include "base/options.h"
 #include "base/size.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The step that makes a version; see step.h. */
 #include "server/step.h"
 

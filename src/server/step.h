@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One version of a shard: the mean of some pushes, and the optimizer's step on it. Servers make
  * versions from received pushes, a replay from computed ones (replay.c), with the same bits. */
 #ifndef LS_SERVER_STEP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Versions: which pushes make one.
  *
  *     sync     the push of every worker that has not joined, but for the slowest `backup`; added in

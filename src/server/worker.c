@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker: pulls before a forward pass, pushes in backward.
  *
  *     backward   head ────▶ body ────▶ embed ──▶

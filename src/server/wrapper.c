@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making a wrapper with servers, and queries of its state. The wrapper is one of ls_ddp_new, whose
  * gradients stay local; worker.c takes the place of averaging. */
 #include "server/server.h"

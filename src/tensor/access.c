@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looking at tensors and moving their numbers in and out.
  *
  * Every function decodes the handle first (record.c); a stale handle or a poisoned tensor sets

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors across devices; see across.h. */
 #include "tensor/across.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors across devices, for what passes through memory of the program: messages. */
 #ifndef LS_TENSOR_ACROSS_H
 #define LS_TENSOR_ACROSS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scaled dot-product attention (Vaswani et al. 2017, section 3.2.1; shared key heads: Ainslie et
  * al. 2023), flash-style: the kernel keeps no T x S matrix.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over a part of the keys, for what merges several: outside the graph. */
 #ifndef LS_TENSOR_ATTENTION_H
 #define LS_TENSOR_ATTENTION_H

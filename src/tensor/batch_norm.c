@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batch normalisation (Ioffe & Szegedy 2015) over x [N,C,..]: for each channel over the elements
  * of all samples
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batch norm whose statistics are those of several ranks' batches (torch.nn.SyncBatchNorm). This
  * layer knows no groups: the caller brings the exchange. */
 #ifndef LS_TENSOR_BATCH_NORM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics of batch norm over the ranks' batches (torch.nn.SyncBatchNorm; Ioffe & Szegedy 2015).
  *
  *   forward    n, mean, M2 = n variance of each rank's elements, a channel  ──▶ all ranks

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic of two tensors that broadcast, and its gradients.
  *
  *     add  y = a + b    da = dy       db = dy

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changing the element type. float32 and bfloat16 carry gradients, so a cast between them is an
  * operation like others, whose gradient is the cast back; a cast to or from another type leaves
  * the graph.

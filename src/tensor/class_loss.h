@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What losses of logits against class indices share: input 0 logits [..,C], input 1 targets
  * [..]. */
 #ifndef LS_TENSOR_CLASS_LOSS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparisons and logic: two tensors that broadcast, the result of bool. Nothing here is part of
  * a graph: the result is constant almost everywhere. "Greater" is "less" with its operands
  * exchanged, which is right for NaN, too: every comparison with it is false, and only "not

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors joined along a dimension, and cut again (into views).
  *
  * Note [A chain of nodes]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Convolution over images and sequences: shapes here, the work in the kernel.
  *
  *     x [N,C,H,W] (in memory [N,H,W,C]), w [O,C/groups,kh,kw], b [O] -> y [N,O,H',W']

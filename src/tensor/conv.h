@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by convolutions. */
 #ifndef LS_TENSOR_CONV_H
 #define LS_TENSOR_CONV_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Transposed convolution: the gradient of a convolution as an operation of its own.
  *
  * Where a convolution takes images [N,O,H',W'] to [N,C,H,W], its gradient for the images takes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types to and from float64, one element at a time. All types but 64-bit integers pass
  * through a double without loss; those integers are converted to each other directly where both
  * sides are integers of 64 bits. float16 is done by arithmetic on its fields (IEEE 754 binary16:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversion between element types, one element at a time: for casts, fills and printing. */
 #ifndef LS_TENSOR_CONVERT_H
 #define LS_TENSOR_CONVERT_H

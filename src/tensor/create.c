@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making tensors from nothing, from data and from random numbers. A new tensor belongs to the
  * innermost scope; it has no node, so gradients begin only where ls_set_requires_grad says.
  * ls_rand and ls_randn draw from the runtime's counter-based stream (rng_stream.h): which

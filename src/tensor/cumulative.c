@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Along one dimension: running sums, extremes and where they are, log sum exp. A tensor is seen as
  * [outer,n,inner], n being the dimension; the kernels walk it in steps of `inner`, so no
  * transposition is needed. Formulas in kernel/ref/cumulative.c; sums are float64 inside. */

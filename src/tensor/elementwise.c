@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of one tensor, element by element, and their derivatives: y = f(x), dx = dy f'(x).
  * Formulas in kernel/ref/elementwise.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of elements that losses are made of; tensors as those of ops.h. */
 #ifndef LS_TENSOR_ELEMENTWISE_H
 #define LS_TENSOR_ELEMENTWISE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a table picked by index, and those of the identity (one-hot): weight [V,C], index of
  * any shape S -> [S,C]. The gradient of the weight is dense, [V,C]; rows named several times sum
  * their gradients in order of the index, so the sum is reproducible. Indices come from the user

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* First values of parameters; the idea is in fill.h. */
 #include "tensor/fill.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* First values of parameters, which are drawn when someone first reads them.
  *
  * Note [Values drawn late]

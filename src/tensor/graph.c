@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recording the graph: leaves, edges and saved operands. See graph.h for the structs and Note
  * [Views make no nodes]. Nodes live in their scope's arena and die with it; a leaf is counted,
  * because a graph, a module and the gradient's reader may each be the last to use it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The graph, as operations record it and autograd's engine reads it.
  *
  * An operation makes one tensor and, when an input requires gradients, one node. Edges lead from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Group normalisation (Wu & He 2018): x [N,C,..] is cut into groups of C/groups channels; each
  * group of each sample is normalised by its own mean and variance, then one weight and bias a
  * channel, [C] each. Composed of reshape, layer norm, mul and add, which bring the gradients. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gated recurrent units over a whole sequence; as lstm.c, one node stands for all steps. T steps,
  * batch B, H cells:
  *

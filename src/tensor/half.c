@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Autocast's switch, and the operands of bfloat16 kernels; see half.h. A product of bfloat16
  * matrices sums in float32 and rounds each result once. Its operands are either bfloat16 tensors
  * or, under ls_set_autocast, float32 tensors rounded for the product alone: those copies are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by operations with kernels for bfloat16. */
 #ifndef LS_TENSOR_HALF_H
 #define LS_TENSOR_HALF_H

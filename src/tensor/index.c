@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elements and slices chosen by index. Indices are checked before a kernel follows them.
  *
  *     gather_dim    y[i] = a[i'],      i' = i with i'[dim] = index[i]; gradient: da[i'] += dy[i]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Indices from users are checked before a kernel follows them. */
 #ifndef LS_TENSOR_INDICES_H
 #define LS_TENSOR_INDICES_H

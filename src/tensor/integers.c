@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Integers: arithmetic of indices, and counts. The program computes these itself, element by
  * element: they are small beside the tensors that they index. Results are those of the type, so
  * sums and products that exceed it wrap around, as in PyTorch; sums are int64. Nothing here is part

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on integers, for those that take float32 as well; see integers.c. */
 #ifndef LS_TENSOR_INTEGERS_H
 #define LS_TENSOR_INTEGERS_H

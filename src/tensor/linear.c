@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* y = f(x W^T + b) over all leading dimensions at once: x [..,in] is a matrix [rows,in], W
  * [out,in], b [out] or NULL, y [..,out], f an activation or none.
  *

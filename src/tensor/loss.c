@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses: mean squared error, binary and other cross-entropy, negative log-likelihood. Each
  * gives one float32 number, the mean over elements or over the rows that count; formulas in
  * kernel/ref/loss.c. The kernels sum in float64.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses of two tensors element by element, made of operations, which bring the gradients:
  *
  *     l1         mean |x - y|

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Long short-term memory over a whole sequence: the weight is used once for every step of time,
  * and one node stands for all of them. T steps, batch B, H cells:
  *

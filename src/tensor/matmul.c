@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batched matrix product with broadcasting: a [..,M,K] times b [..,K,N] is [..,M,N]; the leading
  * (batch) dimensions broadcast as in element by element operations.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The counters of storage.c's allocator, for users. */
 #include <lockstep/memory.h>
 

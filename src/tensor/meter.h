@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Metering operations: where the time of a step goes, operation by operation.
  *
  * A meter belongs to the thread that set it (ls__self.meter) and is called at the end of every

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Normalisations over the last dimension: layer norm (Ba, Kiros & Hinton 2016) and root mean
  * square norm (Zhang & Sennrich 2019). x [..,n] is seen as [rows,n]; weight and bias are [n] or
  * NULL.

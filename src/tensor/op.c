@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The frame of every operation; see op.h. */
 #include "tensor/op.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of every operation before and after its kernel: decode handles, pass poison on, check
  * dtypes, make the output, record a node.
  *

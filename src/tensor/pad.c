@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies into a larger shape: around the elements a constant (pad), or the elements repeated
  * (expand). Both allocate a result of the full size. The gradient of pad is a slice of dy, that
  * of expand the sum of dy over the repetitions. */

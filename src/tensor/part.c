@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic of parts; the picture is in part.h. */
 #include "tensor/part.h"
 

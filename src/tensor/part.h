@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a logical tensor that one tensor is.
  *
  *     a fused projection [12,C] cut by heads on two ranks; rank 1 has

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of placements; see placement.h. Each axis of the mesh is looked at alone: what the
  * inputs are there, and how the operation is linear and moves dimensions, gives what the result
  * is, or the conversion that is missing. */

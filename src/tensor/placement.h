@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How placements (lockstep/placement.h) pass through operations.
  *
  * Note [Placements in operations]

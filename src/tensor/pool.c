@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pooling over images: the largest or the mean of each window. x [N,C,H,W] -> y [N,C,H',W'], H'
  * = floor((H + 2 padding - kernel) / stride) + 1; the adaptive form is given H' and W', and
  * output i covers [floor(i H/H'), ceil((i+1) H/H')). Windows are cut to the image

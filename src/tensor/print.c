@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_print: a tensor as torch would show it, rows of long dimensions left out in the middle.
  *
  *     tensor([[ 1.0000,  2.5000],

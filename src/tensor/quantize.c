@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Symmetric rounding to int8, a scale for each output (row of w [out,in]):
  *
  *     scale[j] = max |w[j,:]| / 127        q[j,p] = round(w[j,p] / scale[j])

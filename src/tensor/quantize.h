@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of products in fewer bits, for inference.
  *
  * Note [Rounded weights]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Records and their handles. See Note [Handles] in tensor.h.
  *
  * Slab k holds RECORDS_FIRST << k records, so that a handful of ranges covers any number of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The products of ls_lstm and ls_gru: one of the state with W [wide,H] in each step of time, and
  * one of all steps for its gradient. Where everything came as bfloat16, under autocast say, they
  * are of bfloat16 matrices: W is rounded once for all steps, the other side before each; sums are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums, means and variances, over everything or some dimensions.
  *
  *     sum, mean            to a scalar; dx = dy, or dy / numel, in every place

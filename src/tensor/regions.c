@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Large blocks cut out of regions; see regions.h for the idea. A free piece is found in the bins
  * by size: bin b holds pieces of 2^b … 2^(b+1) - 1 bytes, the last freed first. Pieces of a
  * region are linked by address, so that neighbours are found when one becomes free; two free

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Large blocks: pieces of regions.
  *
  * A region is one range from the system. It is cut into pieces, free or in use, that lie side by

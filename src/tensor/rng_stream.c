@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams of random operations; the idea is in base/draws.h. */
 #include "tensor/rng_stream.h"
 

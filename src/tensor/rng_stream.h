@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which random numbers an operation draws; the idea is in base/draws.h. */
 #ifndef LS_TENSOR_RNG_STREAM_H
 #define LS_TENSOR_RNG_STREAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding (Su et al. 2021, section 3.2.2): x [B,H,T,D], D even; element pairs
  * (d, d + D/2) of the row at position p = first + t turn by the angle p base^(-2d/D). Formula in
  * kernel/ref/rotary.c. Nothing is saved: its gradient is the rotation back. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scopes: who owns the tensors and graph nodes that operations make.
  *
  * A thread's scopes form a stack; the innermost is ls__self.scope. Below all lies a root scope,

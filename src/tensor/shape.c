@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes: text, counting, broadcasting, and which reshapes need no copy. */
 #include "tensor/shape.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes: text, broadcasting and the geometry of views. Pure functions. */
 #ifndef LS_TENSOR_SHAPE_H
 #define LS_TENSOR_SHAPE_H

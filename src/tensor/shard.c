@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cutting a parameter: it becomes this rank's part, in place, so that the layer that holds it and
  * the name that it has go on. Values that are due are drawn as those of the part (fill.h); values
  * that exist are taken. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax and its logarithm: y_j = exp(x_j - max) / sum exp(x - max) along one dimension;
  * gradients in kernel/ref/norm.c, written in y alone. The kernel works along the last dimension,
  * on [rows,n]; another one is brought there by a view and back by another, which costs one copy. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elements in order along a dimension. The kernel finds their places in rows; the values are then
  * picked by ls_gather_dim, which brings the gradient. All types have an order: false is below true,
  * and NaN above infinity. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tensor layer's state of one runtime: made at first use, freed by ls_finalize. It holds the
  * pools of records, storages and scopes, the kernel table and the plans of kernels. All memory
  * comes from the runtime's env table, behind a counter that tests read. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Storages: counted memory from a caching allocator, with a pool for each device.
  *
  * Small blocks come in size classes, four to a power of two (at most a quarter is wasted), and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside a tensor: records, storages, and the pools of one runtime.
  *
  *   ls_tensor *  ->  ls__record (shape, strides)  ->  ls__storage (counted)  ->  memory

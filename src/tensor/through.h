@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where dimensions go in an operation, for those who plan with it (plan/intra/). */
 #ifndef LS_TENSOR_THROUGH_H
 #define LS_TENSOR_THROUGH_H

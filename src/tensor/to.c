@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Moving tensors between devices: a copy is an operation like others, whose gradient is the copy
  * back. */
 #include "tensor/across.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Images enlarged, or made smaller: x [N,C,H,W] -> y [N,C,H',W'], by the nearest pixel or
  * linearly between pixels, as torch.nn.functional.interpolate. Output i of an axis stands at
  * input position (i + 1/2) H/H' - 1/2, or i (H - 1)/(H' - 1) with aligned corners. The two

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Views: other shapes and strides over the same storage. They make no graph nodes; see Note
  * [Views make no nodes] in graph.h. A view holds a reference to the storage, so the elements
  * live as long as any tensor over them; writing through one changes them all. Only ls_reshape

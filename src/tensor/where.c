@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One of two by a condition; the three broadcast: y = c ? a : b.
  *
  * The gradient of an operand is dy where it was chosen and 0 elsewhere, summed over its

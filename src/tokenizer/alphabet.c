@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The byte-level alphabet of GPT-2: a printable character for each byte, so that a vocabulary is a
  * text file. The bytes that are printable in Latin-1 (33…126, 161…172, 174…255) stand for
  * themselves, U+0021 … U+00FF; the 68 others are U+0100 … U+0143 in order. So a space is U+0120.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a long text may be cut, so that its parts can be encoded beside each other. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a text to its tokens, from the outside in:
  *
  *     Hi<|endoftext|>there, you\xff!

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json, as Hugging Face's `tokenizers` writes it: model, added tokens and pre-tokenizer.
  *
  *     {"added_tokens": [{"id": 0, "content": "<|endoftext|>", "normalized": false, ...}],

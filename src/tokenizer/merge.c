@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Merging the bytes of one word.
  *
  *     l o w e r      the pair of the lowest rank, of equal ones the leftmost, becomes one token,

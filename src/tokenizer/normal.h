@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The form NFC of Unicode (UAX 15): a letter and its accents as one character where there is one.
  * utf8proc is behind it, or nothing (normal_none.c). */
 #ifndef LS_TOKENIZER_NORMAL_H

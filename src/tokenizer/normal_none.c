@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The build without utf8proc: no tokenizer that needs it is opened. */
 #include "base/assert.h"
 #include "base/error.h"

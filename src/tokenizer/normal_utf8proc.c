@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The only file that calls utf8proc. Most text needs no call: all characters below U+0300, the
  * first accent, are as they should be. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a tokenizer: finds the files to which a path leads, reads them, and builds the tables
  * that encoding needs beyond theirs. */
 #include <stdio.h>

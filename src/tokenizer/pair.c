@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2's own two files: vocab.json, an object of tokens and their ids, and merges.txt.
  *
  *     #version: 0.2        such lines are skipped

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading the files of a vocabulary: what pair.c and json.c share. */
 #ifndef LS_TOKENIZER_READ_H
 #define LS_TOKENIZER_READ_H

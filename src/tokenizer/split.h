@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Regular expressions that cut a text into words; PCRE2 behind it, or nothing (split_none.c). */
 #ifndef LS_TOKENIZER_SPLIT_H
 #define LS_TOKENIZER_SPLIT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The build without PCRE2: no expression can be compiled, and opening a tokenizer that needs one
  * fails with that reason. So the other functions are never reached with a split. */
 #include "base/assert.h"

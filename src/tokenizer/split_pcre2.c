@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Regular expressions that cut a text into words: PCRE2, the only file that calls it.
  *
  * Vocabularies come with expressions for Oniguruma (`tokenizers`) or Python's regex. Where PCRE2

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rows of a vocabulary, of a list of merges and of a list of special tokens: each is checked
  * and entered into the tables. The reader of a file calls these functions and passes the beginning
  * of their messages, `where`: the file and the place in it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The types and functions that the files of src/tokenizer share.
  *
  *     open.c     which files; json.c and pair.c read them, row by row (table.c), into the tables of

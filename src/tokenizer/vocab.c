@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two tables of a byte-pair encoding, both open addressing with linear probing, at most half
  * full: texts to ids, and pairs of ids to what they merge into. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens, fills and closes the file of a trace.
  *
  *     FILE.json        all ranks, written on node 0

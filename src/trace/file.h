@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file of a trace: when a job has ended, the agent of node 0 writes the spans of all ranks into
  * one JSON file in the trace event format of Chrome and Perfetto. */
 #ifndef LS_TRACE_FILE_H

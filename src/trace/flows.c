@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arrows of a trace: from the launch of a bucket to its all-reduce, from a send to its receive.
  * A format viewer pairs them by a number, so only pairs are written, each with a number of its
  * own. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files that write a trace: file.c opens and closes it, spans.c writes the spans of a
  * rank, flows.c the arrows between them. */
 #ifndef LS_TRACE_INTERNAL_H

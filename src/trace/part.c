@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading what a rank has recorded. The rank may have died in the middle of an event, and its
  * program may have written over the memory, so every field is checked. */
 #include "trace/file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes and reads a replay log. A table says which fields the lines of a kind have, in their
  * order; writing and reading follow it. */
 #include "trace/replay_log.h"

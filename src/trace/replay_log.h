@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The replay log: what changed the model of an asynchronous run, event after event, so that one
  * process can make each version again and compare it bit for bit.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The spans of one rank as complete events ("X") of the trace event format.
  *
  * Spans of threads lie within each other as they are. Operations overlap each other, so each kind

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Defaults of option structs by name, for bindings that cannot call the inline functions of the
  * headers (types.h, Note [Option structs]). tests/tidy keeps the table complete. */
 #include <string.h>

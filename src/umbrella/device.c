@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices by name: "cpu", or KIND:NUMBER of a plug-in ls_device_KIND.so (device/device.h). A device
  * that was opened stays open, and a plug-in is asked for it once. */
 #include <lockstep/lockstep.h>

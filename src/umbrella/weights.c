@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A module's weights as a safetensors file: the module is the only item, without a wrapper, whose
  * state of training (a communication hook's) are no weights. */
 #include <lockstep/lockstep.h>

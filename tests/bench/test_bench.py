@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lockstep bench`, and the comparison with other libraries without running it: flags, rows, tables.
 
 Nothing here looks at a time: benchmarks print, tests decide on what was computed and written.

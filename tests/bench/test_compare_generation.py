@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make compare-generation` without CTranslate2: what it reads of lockstep generate, and its rows."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make compare-zero` without PyTorch: turns and rows. Nothing here decides on how long something took."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make compare-plan`: which plans there are, and what is made of their times. Nothing here decides on how long something took."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lockstep bench replay`, and the timelines that `lockstep bench ddp --timeline` records. Times are only compared in
 the direction that a busy machine cannot turn: a sleep is not shorter than it was asked for."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data parallelism of a module on the device `cuda` over a group of the backend `nccl`, both over
  * their fakes. Gradients lie in buckets of the device and are averaged in streams; the host reads
  * none of them, which would trap. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the CUDA device: blocks are cut from slabs, reused, given back when memory is out, and
  * kept from the next owner while another stream uses them. */
 #include "test.h"

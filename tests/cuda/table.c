@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The device's table for the tests of kernels: on the driver's own stream, which the fake runs at
  * once, so memory of the program will do. */
 #include "test.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels compile for the GPUs that are supported, and those named here without spills to memory. Needs nvcc, no GPU."""
 
 import os

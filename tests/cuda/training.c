@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training on the CUDA device, over the fake driver: losses are those of the processor, but for the
  * order of sums in float32. Kernels run late on a thread, and memory traps the program's touch. */
 #include "test.h"

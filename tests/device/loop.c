@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory, stream and trap of the loop device; its table is written by loop_kernels.py. */
 #include "loop.h"
 

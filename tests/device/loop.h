@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop device: the kernels of the processor behind the interface of an accelerator, to find
  * what would go wrong on one.
  *

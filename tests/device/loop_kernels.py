@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the loop device's kernel table from the prototypes in kernels.h: loop_kernels.py HEADER OUT
 
 An entry copies its arguments, as a launch does, and puts the call into the stream's queue; its pointers are translated

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop device as a plug-in, for programs: --device loop, ls_device_use("loop"). */
 #include "loop.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small models, their losses and one training loop, for tests that train on a device what they
  * train on the processor. */
 #ifndef TEST_DEVICE_MODELS_H

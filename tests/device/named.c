@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices by name, through the public interface: the loop device as a plug-in. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data-parallel and pipeline training on the loop device: first on the processor, then the same on
  * the device, and all losses, norms and parameters must have equal bits. Buckets and messages lie
  * in memory of the program, so every one of them needs a wait. So do those of ring attention. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """lockstep train --device: on the loop device (loop.h) it writes the losses of the processor, to the bit, on one rank and on
 two; and on the CUDA device over the fake driver of tests/fake_cuda, to the digits of other sums."""
 

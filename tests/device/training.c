@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training on the loop device: losses, norms and parameters have the bits that the processor
  * computes, so nothing reads a result too early, and no part of the library touches elements. The
  * device must be able to see both: a wait that is left out, and an access of the program. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a job ends after one of its ranks has died: victim.h. */
 #ifndef DIST_ENDING_H
 #define DIST_ENDING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SKIP in a DIST_TEST: all ranks together, or the failure of another one counts. */
 #include <stdio.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that train on a mesh while one rank dies or hangs at a chosen place; ending.h runs them.
  *
  *     PROGRAM PLACE RANK

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/algorithms.md is what `build/bench/dev/measure algorithms` counts from the programs. After a change of algorithms:
 UPDATE_GOLDEN=1 tests/run --only docs/test_algorithms
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/coming-from-mpi.md: its programs compile; the port prints what the original prints; every MPI function of the
 interposer stands in the table."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Dockerfiles: their commands exist, and are those that scripts/bare-image runs in a bare system of the same suite.
 Where root may make namespaces, `lockstep run` is process 1 in one of its own, as in a container."""
 

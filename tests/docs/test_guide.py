@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/guide: its commands are ones, those whose output it shows print it, and `make docs` builds a site of pages and
 headers in which every link leads somewhere."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pictures of the README are drawn from what was measured and recorded, and from nothing else."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests of examples/kubernetes: the fields that Kubernetes and JobSet require, names that fit each other,
 and the JobSet's pods on two hosts with the manifest's own environment. What the manifests promise stands in
 docs/launching.md.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/troubleshooting.md: every row of its table can be reproduced, and Lockstep prints what the page quotes.
 
 What varies (process numbers, host, seconds, lines, folders) stands in angle brackets. After a change of texts:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt for the fake driver: descriptors as structs, products by the formula, in float64. It
  * checks what a wrong description would show: sizes that do not fit, and rows that overlap. */
 #include <stdbool.h>

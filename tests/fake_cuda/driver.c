@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See fake.h. Memory is mapped twice, as the loop device's is (tests/device/loop.c): at its address
  * the program may not touch it, and what runs on a stream uses the second mapping. */
 #include "fake.h"

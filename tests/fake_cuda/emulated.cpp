@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of src/cuda/kernels as C++, and their grids; see emulator.h. */
 #include <stdio.h>
 #include <stdlib.h>

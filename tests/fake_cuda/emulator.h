@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A grid of CUDA on the processor, for kernels without instructions of a warp, as a module that the
  * fake driver loads in place of compiled kernels: blocks run one after the other. The threads of a
  * block run one after the other, too, or, where they wait for each other, in turns as fibers, from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA driver for tests, libcuda.so.1 by its name, and cuBLASLt and NCCL for it: what the device
  * `cuda` and the backend `nccl` call, of the same ABI, on the processor.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL of the same ABI for processes of one host without a GPU, over the fake CUDA
  * (fake.h). Collectives go through a file in shared memory that the communicator's id
  * names; they run in the stream, as kernels do, and end early when the communicator is aborted.

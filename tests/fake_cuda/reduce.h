@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of NCCL's types. */
 #ifndef FAKE_NCCL_REDUCE_H
 #define FAKE_NCCL_REDUCE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parsers of data sets' files. */
 #include "base/assert.h"
 #include "data/cifar.h"

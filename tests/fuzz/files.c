@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Readers that open files themselves: tokenizers and IDX pairs. The input is written into a folder
  * of this process; what is opened is used. */
 #include <lockstep/data.h>

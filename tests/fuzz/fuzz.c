@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libFuzzer's door to the target FUZZ_TARGET. */
 #include "targets.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The proof of the secret, over an env table whose wire is the fuzzer's bytes. */
 #include <errno.h>
 #include <string.h>

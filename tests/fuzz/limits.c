@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files near the limits of each parser: as large, deep, wide or repetitive as they may be, and a
  * little more. libFuzzer's inputs are some kilobytes, so it finds nothing of this kind. Each input
  * is parsed in a child, which may take only so much memory and time, in proportion to the input. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans, the profiles that they are made from, and the clusters and devices that they are for. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The corpus as a plain test: good-… is accepted, bad-… refused; what the fuzzer found (any other
  * name) only must not crash. Then all of it damaged in simple ways, with a fixed seed. */
 #include <dirent.h>

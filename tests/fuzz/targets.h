@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is fuzzed: parsers of what anybody may have written into a file or sent to a port. Each
  * target parses the bytes, then uses everything the parser accepted, as load would, so that a wrong
  * acceptance is a read out of bounds which a sanitizer sees. Returns whether the input was

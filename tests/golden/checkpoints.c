@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with checkpoints, and files that somebody damaged. */
 #include <fcntl.h>
 #include <math.h>

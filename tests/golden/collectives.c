@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with runtimes, groups, operations and the store in a world of one. */
 #include <sys/wait.h>
 

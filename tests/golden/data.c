@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with data sets, samplers and loaders. */
 #include <sys/stat.h>
 

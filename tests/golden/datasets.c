@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with files of images, arrays and tokens, with transforms, and with who feeds whom. */
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every golden program shares: listing and running its cases, scratch files, failing memory.
  *
  *     PROGRAM --list          a line "NAME RANKS HOSTS DEADLINE_S" for each case

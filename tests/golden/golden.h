@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Golden cases: a program provokes errors through the public API and prints what a user reads.
  *
  *     GOLDEN(shapes_that_do_not_fit) { SHOW(ls_item(t, &x)); }     a world of one, ls_init done

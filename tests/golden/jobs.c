@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs of several ranks in which ranks disagree, die, or wait. */
 #include <signal.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that cannot be had: each allocation of a scenario fails in turn, until it succeeds
  * untouched; the texts that came are shown once each, in the order they came first. */
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with modules, optimizers and DDP in a world of one. */
 #include <math.h>
 

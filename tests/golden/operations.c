@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with the operations of ops.h. */
 #include "golden.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with the parts of modules, and with pipelines, whose stages are made of them. */
 #include <stdio.h>
 

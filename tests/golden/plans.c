@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with plans of pipelines. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shape of a message: the call or file it is about, what was found there, and what to do.
 
     npy: "a.npy" holds no elements; give another file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sentences that the sources can say to a user, and those that a test compares.
 
 Read are the string literals of src/, tools/, bench/ and the examples that hold at least two words. A sentence is

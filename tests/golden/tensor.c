@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with tensors and autograd. */
 #include "golden.h"
 

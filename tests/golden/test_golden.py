@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What users read: golden programs and command lines provoke every message; each must have its shape.
 
 - shape.py says what a message must hold: what was asked, what was found, what to do.

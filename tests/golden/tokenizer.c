@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with tokenizers. None needs an expression, so that builds without PCRE2 say the same. */
 #include <sys/stat.h>
 

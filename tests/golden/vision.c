@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes with images: convolution, pooling, batch norm and their layers. */
 #include "golden.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of other programs: files that are not what was asked for, and disks that fail. */
 #include <sys/stat.h>
 

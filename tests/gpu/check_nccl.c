@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backend `nccl` on a real GPU: what tests/dist/comm/test_nccl.c shows over fakes, as far as it
  * can be seen from outside. scripts/gpu-check runs it with 1 to 4 ranks:
  *

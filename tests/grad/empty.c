@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on tensors without elements, and on empty views of others: values and gradients are
  * those of sums over nothing. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: exact counts, absent gradients, order, where gradients live, and what goes wrong. */
 #undef LS_NO_SITES
 #include <math.h>

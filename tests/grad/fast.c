@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A transformer block and a small loss, forward and backward, on the fast kernels against the plain
  * ones, over odd sizes. Plain kernels sum in float64, fast ones in float32: a result of n terms
  * near 1 may differ by about n * 6e-8, so the tolerance is relative to the largest gradient. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Differentiable operations of one's own: equal to built-in ones to the last bit, checked
  * numerically, used twice, recomputed, and every mistake told in words. */
 #undef LS_NO_SITES

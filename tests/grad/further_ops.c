@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes, orders, enlarged images, transposed convolutions, losses of differences × layout × kernel
  * table: backward against central differences, and bfloat16 against float32. */
 #include "sweep.h"

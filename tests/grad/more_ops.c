@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of ops.h × shape × layout × kernel table: backward against central differences. */
 #include <math.h>
 

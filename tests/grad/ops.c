@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation × shape × layout × kernel table: backward against central differences.
  *
  * An operation is given its inputs as views of leaves: whole ones, transposed ones (the leaf has

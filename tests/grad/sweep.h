@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backward against central differences, for a table of operations.
  *
  * An operation is given its inputs as views of leaves: whole ones, transposed ones (the leaf has

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values and gradients beside those of PyTorch 2.13. Each block was printed by the Python lines
  * above it, run after
  *     import torch; from torch.nn.functional import *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values and gradients of operations beside those of PyTorch 2.13: torch_ops_numbers.h, made by
  * torch_ops.py, whose cases have the names used here. */
 #include <math.h>

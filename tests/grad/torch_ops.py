@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes torch_ops_numbers.h: values and gradients of PyTorch, for torch_ops.c.
 
     pip install torch==2.13.0; python3 tests/grad/torch_ops.py >tests/grad/torch_ops_numbers.h

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Made by torch_ops.py with PyTorch 2.13.0. */
 #ifndef TEST_GRAD_TORCH_OPS_NUMBERS_H
 #define TEST_GRAD_TORCH_OPS_NUMBERS_H

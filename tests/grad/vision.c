@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on images: gradients against central differences for whole, transposed and sliced
  * inputs, on both kernel tables; values and gradients beside PyTorch's; running statistics. */
 #include <math.h>

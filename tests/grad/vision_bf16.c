@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A residual network's operations on bfloat16, forward and backward, beside the same in float32: of
  * bfloat16 tensors, and of float32 parameters under autocast, whose gradients stay float32. */
 #include <math.h>

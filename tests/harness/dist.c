@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DIST_TEST: the body of a test on N ranks, each a process started by ls_spawn; or, with
  * TEST_MPI=openmpi or mpich, by that MPI's mpirun, with their data over it. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small GPT-2 as transformers saves it, made without transformers."""
 
 import json

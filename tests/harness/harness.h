@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What test.c and dist.c share. */
 #ifndef HARNESS_H
 #define HARNESS_H

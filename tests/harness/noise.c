@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measures what other work on the machine costs a process: every 10 ms it sleeps for a moment, and
  * sees how late it wakes; runs a fixed loop, and sees how long that takes; and counts the processes
  * that could run.

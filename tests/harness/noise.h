@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's noise: how long it keeps a process waiting that could run. */
 #ifndef NOISE_H
 #define NOISE_H

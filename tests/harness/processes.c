@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes of a test: waiting with a deadline (pidfd), orphans (children a subreaper was given),
  * and running a shell command. */
 #include "processes.h"

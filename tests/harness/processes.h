@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for processes with a deadline, and finding those that a test left behind. */
 #ifndef PROCESSES_H
 #define PROCESSES_H

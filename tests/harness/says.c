@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a text holds what a printf format of the library can have made. */
 #include "says.h"
 

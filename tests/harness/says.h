@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing whole sentences of the library with what a user reads. */
 #ifndef TEST_SAYS_H
 #define TEST_SAYS_H

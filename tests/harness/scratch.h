@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder of a test's own, for files that it writes and reads. */
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H

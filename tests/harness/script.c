@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shell scripts as tests of the command. */
 #include "script.h"
 

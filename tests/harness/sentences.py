@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sentences of the library in what a user reads: which texts a printf format can have made."""
 
 import functools

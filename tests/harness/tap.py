@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TAP for the Python tests: decorate functions with @test, call run() at the end.
 
 A test fails by raising (an assertion, a failed command), is skipped by raising Skip(reason). Its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the tests of a program one after the other, each in a process of its own.
  *
  *     program ──fork──▶ test (own process group) ──▶ whatever it starts

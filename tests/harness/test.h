@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The test harness: every TEST is a process of its own with a deadline; output is TAP.
  *
  *     TEST(bucket_waits_for_lower_index) { CHECK(x == 1); CHECK_INT(got, 3); }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Programs of this folder under mpirun of Open MPI and MPICH. */
 #ifndef TEST_UNDER_MPI_H
 #define TEST_UNDER_MPI_H

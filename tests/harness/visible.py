@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A copy of a static library whose hidden symbols are visible, for tests to link as a shared one.
 
     visible.py LIBRARY.a COPY.a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/bootstrap where things are missing: a PATH of links, and an apt-get, dnf or apk that only
 notes how it was called."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checkpoint is read by a few lines of Python: manifest, hashes, safetensors, parts of tensors."""
 
 import hashlib

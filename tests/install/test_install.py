@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs the build into a scratch folder and builds a small outside program against it."""
 
 import json

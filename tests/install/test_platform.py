@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Systems that the library cannot run on are refused when it is built: by a line of text, not by a
 wrong result later. The compiler and meson are told of such systems; no compiler for them is needed."""
 

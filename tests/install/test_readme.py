@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The README's listing and the diff that makes it data-parallel: both programs compile and run. And the commands of
 docs/models.md: they run."""
 

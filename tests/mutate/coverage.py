@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tests run a line of the library, and how long each takes: a file for each test program, kept below the build.
 
 The library of a build with -Dmutate=true notes the blocks that run (recorder.c). A block begins at a

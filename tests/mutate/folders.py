@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tests concern a folder, and how many changes are planted there by default.
 
 A test program is chosen by the beginning of its name; `over` adds a run over TCP and one over both

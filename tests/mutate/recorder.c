@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Notes which blocks of the library a test runs: a byte each, in a file that its processes share.
  *
  * The compiler calls this at the beginning of every block (-fsanitize-coverage=trace-pc, in a build

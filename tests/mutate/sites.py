@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a C file can be changed so that it says something else: planted changes, by rules on its text.
 
 A rule is a pattern on the code of one line, with comments and the contents of strings blanked out,

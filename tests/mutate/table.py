@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the results of tests/mutate/run, and the list of survivors.
 
 BUILD/planted.txt has a line for each planted change: its key, outcome, the number of tests that run it and of those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for mpirun: writes made-up rows of the `lockstep bench` that it is to start, and appends them to $FAKE_ROWS,
 so that a test can compute the tables of `lockstep paper --transport mpi` from them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `lockstep paper` computes from measured rows: each figure's table, claims and model, computed here a second time.
 The rows are made up by fake_mpirun.py, which stands in for mpirun."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lockstep paper`: what is printed and written follows from the measured rows. Nothing here looks at how
 long something took."""
 

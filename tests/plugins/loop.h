@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backend `loop`: threads move the data between the processes of one host, with random delays.
  *
  * It is for tests, and it is what a plug-in looks like: loop.c has the table, loop_work.c the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The threads of the backend `loop`; see loop.h. */
 #include "loop.h"
 

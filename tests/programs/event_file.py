@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads TensorBoard's event files by the formats' documentation alone: TFRecord, protobuf, event.proto.
 
 Raises AssertionError where a file is not what the documentation says.

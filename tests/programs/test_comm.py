@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--comm: every trainer sends its gradients by a communication hook, whose state a resumed run goes on with."""
 
 import pathlib

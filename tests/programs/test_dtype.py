@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--dtype bf16 of the training programs: they learn as in float32, are saved in float32, and go on to the bit."""
 
 import json

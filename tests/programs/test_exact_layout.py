@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--exact layout: the bits of a training do not depend on the number of ranks."""
 
 import os

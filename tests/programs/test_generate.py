@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """programs/generate: it writes what transformers writes, and the same for the same seed; past the
 context, in whole characters, to a stop token or a signal."""
 

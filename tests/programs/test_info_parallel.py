@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lockstep info --comm` and `--memory`: published bytes, and the conversions of each layer."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--local-steps: averages of parameters in the trainers; checkpoints within and between rounds."""
 
 import pathlib

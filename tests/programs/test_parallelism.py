@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every axis at once: on any mesh `lockstep train` learns what one process does, or refuses with the reason.
 
 The table of docs/parallelism.md is made here: each row was run, and its numbers are the largest relative distance of a loss

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chains profile -> plan -> train and plan auto -> train: a plan runs as it is printed, and learns what --accum on one rank does."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs are seen: `lockstep report` of logs and traces, also of damaged ones, `lockstep top` of a running job, and what
 `lockstep doctor` says of this machine."""
 

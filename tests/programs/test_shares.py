@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--shares: how many samples of a step each rank gets, and what follows for losses, weights and checkpoints."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lockstep sim`: what it prints, its trace, and what it refuses."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LOCKSTEP_TRACE: what the file holds, also after a failure and with a buffer that is too small."""
 
 import collections

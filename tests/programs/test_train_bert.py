@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """programs/train_bert: it learns what is masked, alike on any number of ranks, and goes on to the bit."""
 
 import json

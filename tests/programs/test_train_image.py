@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """programs/train_image: what it learns, what it writes, that it goes on to the bit, and what it refuses."""
 
 import gzip

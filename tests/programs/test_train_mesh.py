@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--mesh with tp and cp: the training programs divide layers and sequences, and learn what one process does."""
 
 import json

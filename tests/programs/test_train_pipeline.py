@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--mesh: the training programs run a model as a pipeline, to the bits of --accum on one rank."""
 
 import itertools

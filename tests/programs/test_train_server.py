@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--server: training with parameter servers learns what data parallelism over the workers does; its log is replayed."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the training programs share: starting one, and reading what it prints."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs on every rank: the cases of a script one after the other, each noted in a file of this rank.
 
 A script decorates functions with @case and calls run() with what starts and ends a world. Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts ranks in Python and turns what they note into tests; finds interpreters that have a module.
 
 TEST_PYTHON names interpreters to look at first, separated by colons.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of lockstep.numpy. Expected values are computed here from formulas of the
 ranks, never from what the library returned."""
 

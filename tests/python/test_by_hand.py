@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python/examples/ddp_by_hand.py over Lockstep and over gloo: its tables, and equal parameters at the end."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """programs/train_image and train_gpt learn as the same script in PyTorch does: tests/reference/learning has the
 lessons, the script and what it reached. Each seed starts from the same weights and sees the same samples; with one
 worker and with four the curve, the loss and the accuracy at the end are PyTorch's within the spread of its seeds.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """lockstep.numpy on 1, 2 and 4 ranks, and what the package says when something is missing."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PowerSGD averages as PyTorch's powerSGD_hook does: 20 steps in float64 from the same first Q."""
 
 import pathlib

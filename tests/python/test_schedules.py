@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipeline schedules beside PyTorch's: equal orders of computations, and its tables pass the verifier."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids beside those of the `tokenizers` package itself, on many random texts.
 
 Runs where some Python has the package (TEST_PYTHON names one). With TEST_LONG=1 it is installed into a virtual

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The torch.distributed backend with every PyTorch that is found: collectives, training, ways to
 start, and what happens when a rank dies."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's own tests of its backends, from its wheel: what passes over gloo passes over Lockstep, but
 for the differences that are listed here with their reasons."""
 

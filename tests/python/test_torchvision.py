@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights go both ways between torchvision and models/: what PyTorch saved of a torchvision model is loaded here
 and gives its logits, what is saved here loads there under the same names and gives ours, to 1e-4.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights go both ways between Hugging Face's transformers and models/: what it saved is loaded here
 and gives its logits, what is saved here it loads and gives ours, to 1e-4.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types: every public function of the package tells them, mypy accepts the package, and a user's program
 is checked by them, as from the file that marks the package as typed (py.typed)."""
 

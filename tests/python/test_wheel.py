@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel that brings the library: one file, installed into an environment that has nothing else of
 Lockstep, starts ranks and trains. And the notes in the source archive."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares ids with the `tokenizers` package on random texts: tokenizer_ids.py BUILD COUNT [SEED]."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of the table in docs/python.md: each operation with each kind of tensor,
 works and futures, groups and their options, as torch.distributed documents them for the CPU.
 Expected values come from formulas of the ranks."""

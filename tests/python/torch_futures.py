@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of futures in DistributedDataParallel: several collectives in flight on
 several groups, chains of callbacks that start others, and aborts while all that is under way. What
 must hold: each future is set once, in order, with the right sum or an error that says why; backward

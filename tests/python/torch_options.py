@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of the options of DistributedDataParallel and of sharded training, each
 against plain PyTorch in one process on the whole batch (torch_train.py has the rest)."""
 

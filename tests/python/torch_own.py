@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs PyTorch's own tests of its backends, from its wheel, over gloo or over Lockstep in gloo's place.
 
     torch_own.py gloo|lockstep NOTES [TEST ...]

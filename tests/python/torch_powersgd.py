@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank of PyTorch's DDP with powerSGD_hook, on the gradients that powersgd_steps.c wrote, from the same first Q.
 
     torch_powersgd.py FOLDER RANK START

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of what programs that nobody here wrote do with a process group: threads
 that share it, many sends, inference mode, profiles, forked children, lists as gloo takes them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of the torch.distributed backend: the collectives as PyTorch documents
 them, for process groups on the CPU. Expected values come from formulas of the ranks."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints tables of PyTorch's pipeline schedules as JSON: what ranks compute, and with sends and receives."""
 
 import json

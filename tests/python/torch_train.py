@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every rank checks of training through the backend: DistributedDataParallel with its options
 and FSDP, against plain PyTorch in one process on the whole batch.
 

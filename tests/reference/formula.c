@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights and batches as a formula of a name and an index: the same in make.py, to the bit. Element
  * i of `name` is 24 bits: FNV-1a of the name plus i steps of a Weyl sequence, through the mixing
  * steps of lowbias32. In a float32 all of its values are exact. */

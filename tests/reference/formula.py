@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers that look random and that formula.c makes, too: element i of `name`. No modules needed."""
 
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the numbers beside this script: 50 steps of training (100 with groups of parameters), computed by
 PyTorch in float64.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The nets of models/, small: sizes as in make.py. */
 #include "nets.h"
 

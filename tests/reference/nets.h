@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The nets that are trained beside PyTorch. */
 #ifndef NETS_H
 #define NETS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small BERT on masked tokens: two in each sequence, so that equal shares hold equally many. */
 #include "nets.h"
 

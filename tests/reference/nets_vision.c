@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small nets with convolutions and batch norm: sizes as in make.py. What a rank sees decides its
  * batch statistics, so their numbers differ with the count of ranks. */
 #include "nets.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The stored numbers of a net: a safetensors file, read whole. */
 #include "reference.h"
 

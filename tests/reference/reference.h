@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training beside PyTorch: the nets, the formula behind weights and batches, the stored numbers.
  *
  * make.py trains the same nets from the same weights on the same batches in float64 and writes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training beside PyTorch in float64, on 1 to 4 ranks: 50 steps of SGD with momentum and of AdamW,
  * and of gpt and bert 100 steps of AdamW with groups of parameters.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making connections: by a name of the host, and over TCP. See stream.c for what then travels. */
 #include "sim/entries.h"
 

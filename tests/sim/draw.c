@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Drawing a plan: what is run and what goes wrong. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The entries of the simulated env table that stand in files of their own; see base/env.h. */
 #ifndef LS_SIM_ENTRIES_H
 #define LS_SIM_ENTRIES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated env table: clock, random numbers, threads, memory files and facts of the host. What
  * has a file of its own is declared in entries.h. */
 #include "sim/entries.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Switching stacks. x86-64 and aarch64 save what the calling convention asks for in a few
  * instructions; elsewhere the C library does it, with two system calls a switch. */
 #include "sim/fiber.h"

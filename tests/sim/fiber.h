@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fibers: stacks of their own within one thread of the system, switched by hand. */
 #ifndef LS_SIM_FIBER_H
 #define LS_SIM_FIBER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file system of the simulated hosts: one, shared by all of them, in memory.
  *
  * What was not brought to the disk may be lost when the power fails (ls__sim_power_failure): of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Included before everything else in the simulation's build of the library, and only there.
  *
  * The sources are the same; four things mean something else:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a run ended as it must: right bits everywhere, or one named error on every live rank. */
 #include <signal.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a world: taken from one range that the next world takes again, and memory files.
  *
  * What is allocated is filled with a pattern, and again when it is released, so that a use of

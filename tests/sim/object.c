@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors and what stands behind them; who is told when something can be read or written. */
 #include "sim/entries.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What operations must give, by plain loops over values drawn from the operation's number: for each
  * dtype and operator, in the canonical order. */
 #include <string.h>

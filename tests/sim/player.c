@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank of the simulated job: what a user's program would be. It runs the plan's script, keeps
  * several operations in flight, compares every result, and says how it ended. */
 #include <errno.h>

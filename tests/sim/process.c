@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes: their start, their settings, signals and ends. */
 #include "sim/entries.h"
 

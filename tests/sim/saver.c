@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of the simulated job: what is saved on the way, and a second job, after the first
  * one's end, that must find it: the newest that was confirmed to anybody, or a later one, byte for
  * byte. */

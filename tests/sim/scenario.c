@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Playing a plan: the launcher's processes, the faults at their moments, the end. */
 #include "sim/scenario.h"
 

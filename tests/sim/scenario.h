@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A scenario: a job of some ranks that runs a script of operations while something goes wrong, and
  * the verdict about how it came through. All of it follows from a seed.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulation over seeds: fresh ones, those that found bugs, and those in which a planted bug
  * must be found. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated world: hosts, processes, threads, descriptors, a network and a clock, all in one
  * thread and all decided by a seed (docs/design.md, D11).
  *

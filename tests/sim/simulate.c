@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build/tests/sim/simulate: runs seeds of the simulation. Its library is another build of the same
  * sources (instrument.h).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The messages of a pipeline between the operations of the script: each rank walks its list of a
  * schedule and posts what the executor does (src/parallel/pipeline/values.c), a head and elements
  * of each value, in a message of their own where the size is another one than in the call before,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: pairs, pipes, connections by name within a host, TCP between hosts.
  *
  * A stream has two channels, each a ring of bytes with three numbers: written, arrived, read.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The words with which an error may name each planted fault, for judge.c. A text names a fault when
  * it holds one of its phrases, some of them together with the rank; and when the fault had struck
  * by then. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Steps of training without tensors, between the operations of the script: a reducer whose
  * gradients become ready in an order of each rank's own, several micro-batches a step, parameters
  * that some ranks or all leave out, weights that differ; and all ranks must agree on when to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The v-variants in the script: how long blocks are and where they lie follows from the operation's
  * number, and so does what must come out. Some blocks are empty, some ranks leave gaps. */
 #include <string.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files of the library call each other in a circle, by the symbols of the objects.
 
 A circle is a strongly connected component of the graph "file a uses a symbol that file b defines".

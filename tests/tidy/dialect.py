@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One dialect for conditions on pointers: p == NULL, p != NULL, and never !p or a bare p.
 
 A function's pointers are those of its parameters and of its own declarations. Also rewrites files:

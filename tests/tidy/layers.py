@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The architecture as a table: which layer may include which. Equal to the one in ARCHITECTURE.md.
 
 An arrow also gives what the layers below it may use, so only the nearest ones are listed. What is

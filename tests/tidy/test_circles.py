@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of the library that call each other in a circle: at most four, so that a reader who opens one
 need not open many. Drawn from the symbols of the objects (circles.py)."""
 

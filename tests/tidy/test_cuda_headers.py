@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What src/comm/nccl/abi.h declares of CUDA's driver and NCCL, beside their headers, where these are."""
 
 import glob

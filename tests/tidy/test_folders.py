@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders of the library use each other without a circle, by includes and by the symbols of the objects.
 
 A reader who opens a folder needs only those below it, and a folder can be tested with them alone.

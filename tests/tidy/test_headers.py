@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every public header compiles alone, as C11, C17 and C++17, without a warning."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tree is the architecture: includes point down the table of layers.py and nowhere else."""
 
 import pathlib

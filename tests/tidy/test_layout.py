@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clang-format does not see, since it leaves comments as they are: their width, and declarations that it has broken
 because a comment stood behind them. And names of internal types, which mean one thing."""
 

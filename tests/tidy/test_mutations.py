@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What survivors.txt says of planted changes is of changes that can still be planted: an edited line has other keys."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages tell of what is there: files, folders, names of the code, targets and flags that they name exist."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/run itself, on made-up builds whose programs pass, fail, skip, crash and lie."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SECURITY.md names a test beside every protection, and each of them exists."""
 
 import pathlib

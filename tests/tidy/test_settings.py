@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of environment variables and the code that reads them are the same set."""
 
 import pathlib

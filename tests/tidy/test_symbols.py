@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the built library exports and calls: the headers' functions, and no system behind the env."""
 
 import functools

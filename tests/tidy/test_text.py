@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be read off the text of the sources: lengths, white space, words, layout."""
 
 import pathlib

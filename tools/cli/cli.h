@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines from one table. A command declares its options once; parsing, --help, errors with
  * suggestions, the man page and completion are made from this table:
  *

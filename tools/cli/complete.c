@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Completion for shells: options, and the words that are values of an option. */
 #include <stdio.h>
 #include <string.h>

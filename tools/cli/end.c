@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a command: what it has printed may still be in a buffer, and a disk full. */
 #include <errno.h>
 #include <stdio.h>

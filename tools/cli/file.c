@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* As ls__file_create and ls__file_read of the library (base/file.h), for programs that use only its
  * public headers: nothing is written through a link, and no pipe is waited for. */
 #include <errno.h>

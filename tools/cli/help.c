@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --help: usage, summary, and the options with their defaults, wrapped at 80 columns. */
 #include <stdio.h>
 #include <string.h>

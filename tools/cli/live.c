@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See live.h. */
 #include "tools/cli/live.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Progress: one line that is updated in place on a terminal; in a pipe, a line every two
  * seconds. */
 #ifndef TOOLS_LIVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --help=man: the table of a command as a page for man(1). */
 #include <ctype.h>
 #include <stdio.h>

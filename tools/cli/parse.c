@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses a command line by its table. The first mistake ends the parsing; the error names the most
  * similar option. */
 #include <errno.h>

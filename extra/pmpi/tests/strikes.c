@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of MPI that goes wrong. `strikes CASE RANK`: rank RANK dies in a loop of all-reduces,
  * or makes a mistake. test_unchanged.c runs it under the interposer. */
 #include <mpi.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interposer: an unchanged program of MPI gets the same results with it as without, and a
  * mistake or a death is named. Under mpirun of Open MPI and MPICH, where they are installed. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of MPI that does not know Lockstep: every blocking collective with many types,
  * operators and counts, on several communicators. `unchanged write FILE` records what each rank
  * gets in FILE.RANK; `unchanged compare FILE` compares, bit by bit, or for sums of floats with the

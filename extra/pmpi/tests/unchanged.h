@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of unchanged.c. */
 #ifndef TEST_UNCHANGED_H
 #define TEST_UNCHANGED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of unchanged.c that move data, and the rules of MPI that a served collective must keep. */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AlexNet in one column (Krizhevsky 2014), as torchvision builds and names it: five convolutions,
  * three linear layers, 61 million parameters. */
 #ifndef LOCKSTEP_MODELS_ALEXNET_H

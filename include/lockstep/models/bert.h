@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* BERT (Devlin et al. 2019) with its masked language model head, with the names and layouts of
  * Hugging Face's BertForMaskedLM, so that weights go both ways:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small convolutional network for small images: two convolutions, batch norm, ReLU, one linear
  * layer. */
 #ifndef LOCKSTEP_MODELS_CNN_H

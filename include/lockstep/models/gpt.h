@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A decoder-only transformer (Radford et al. 2019, "GPT-2"): token and position embeddings, blocks
  * of causal attention and an MLP, each with a layer norm before it, a last layer norm and a linear
  * head. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners") in its
  * published sizes, with the names and layouts of Hugging Face's GPT2LMHeadModel, so that weights
  * go both ways:

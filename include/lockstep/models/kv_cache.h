@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A cache of the keys and values of each layer for the text that a decoder has read. With it, the
  * next token costs the work of one token instead of that of the whole text.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Llama (Touvron et al. 2023, "LLaMA"; "Llama 2"), with the names and layouts of Hugging Face's
  * LlamaForCausalLM, so that weights go both ways; SmolLM and TinyLlama are such models.
  *

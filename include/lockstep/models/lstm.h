@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A language model with long short-term memory (Hochreiter & Schmidhuber 1997; Zaremba et al.
  * 2014): token embeddings, LSTM layers, a linear head. The names of its parameters are those of
  * PyTorch's word_language_model example: encoder.weight, rnn.weight_ih_l0 …, decoder.weight, .bias.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtral (Jiang et al. 2024, "Mixtral of Experts"), with the names and layouts of Hugging Face's
  * MixtralForCausalLM, so that weights go both ways. In a file:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A perceptron with one hidden layer: linear, ReLU, linear. */
 #ifndef LOCKSTEP_MODELS_MLP_H
 #define LOCKSTEP_MODELS_MLP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Residual networks (He et al. 2016), as torchvision builds and names them: basic blocks for depth
  * 18 and 34, bottlenecks with the stride on the 3 x 3 convolution ("v1.5") for 50, 101 and 152. */
 #ifndef LOCKSTEP_MODELS_RESNET_H

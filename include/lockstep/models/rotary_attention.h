@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Causal self-attention with rotary positions (Su et al. 2021) and grouped keys and values (Ainslie
  * et al. 2023, "GQA"), without biases, as Llama and Mixtral have it:
  *

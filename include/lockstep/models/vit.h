@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A vision transformer (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"), with the names
  * and layouts of torchvision's VisionTransformer (vit_b_16, …):
  *

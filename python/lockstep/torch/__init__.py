@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A backend of torch.distributed: dist.init_process_group("lockstep") runs PyTorch programs as they
 are.
 

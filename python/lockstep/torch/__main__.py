@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m lockstep.torch [--as NAME] PROGRAM ...: runs a program that knows nothing of lockstep."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets groups of this backend stand in for those of another one, for programs that ask for gloo and
 accept no other name on the CPU (Accelerate, transformers' Trainer).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Code around every operation of the group (_operations.py): PyTorch's two ways of giving options, its
 profiler, and tensors of another device.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process group: what PyTorch asks of one, beside the operations (_operations.py)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the ranks of a torch.distributed job become a Lockstep world.
 
 Under `lockstep run` the launcher's descriptors say it. Everywhere else (torchrun, RANK and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed's operations, each one call of the library.
 
 Tensors lie on the CPU and are strided. Contiguous ones are worked on where they are; of others a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors as the library takes them: addresses, counts, dtypes, and flat memory behind lists."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operation gives back: torch.distributed's Work over those of the library.
 
 `wait` waits in the library. A future, which DDP asks for, is resolved by a thread of the group that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the algorithm files: their table entries, short forms of refs, and patterns of
  * traffic. */
 #ifndef LS_COMM_ALGORITHM_ALGORITHM_H

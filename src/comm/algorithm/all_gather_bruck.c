@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather "bruck": in round k every rank sends all the blocks it has, up to 2^k, to the rank 2^k
  * below and gets as many from the one above (Note [Shift]). After ceil(log2 n) rounds it has all.
  *

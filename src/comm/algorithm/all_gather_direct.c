@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather "direct": every rank hands its block to every other.
  *
  *     messages     copy my block ▸ exchange

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather "recursive_doubling": ranks a distance d apart exchange all the blocks they have, for
  * d = 1, 2, 4 … If the number of ranks is not a power of two, the ranks of a left half that have
  * no partner receive the blocks from those that have one.

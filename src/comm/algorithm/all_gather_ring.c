@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_gather "ring": every block is passed on to the right until all have it.
  *
  *     messages     copy my block

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "direct": every rank reduces one chunk for all. The bytes of a ring, in two dependent
  * steps instead of 2(n-1), and in the canonical association: the owner of a chunk has all n
  * contributions at once and combines them by the tree.

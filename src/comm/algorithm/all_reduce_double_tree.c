@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "double_tree": two binary trees over the ranks, each of which sums half of the chunks
  * on the way up and hands them out on the way down. A rank with children in one tree is a leaf of
  * the other, so both directions of every link are used. For 8 ranks, by place in the tree:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "recursive_doubling": the ranks climb the canonical tree together (D5). At level d the
  * ranks of a subtree of 2d ranks hold the sum of its left or of its right half, and exchange them:
  *

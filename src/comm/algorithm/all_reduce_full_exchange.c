@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "full_exchange": every rank sends its whole buffer to every other and adds up all
  * of them.
  *

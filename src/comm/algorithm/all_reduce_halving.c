@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "halving_doubling": reduce-scatter by recursive halving, all-gather by recursive
  * doubling (Note [Halving]).
  *

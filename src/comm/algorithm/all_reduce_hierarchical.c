@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "hierarchical": ranks of a host add up their buffers before any data leaves it, and
  * each carries its share of the sum across. Two hosts of two, chunks named by (owner's place on its
  * host, host that adds it up):

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "one_shot", for small messages between ranks that share memory: every rank puts its
  * whole contribution where all can read it and, after one fence, combines everything itself.
  *

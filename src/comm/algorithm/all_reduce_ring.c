@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "ring": chunks travel round the ring of ranks and are summed on the way; then the sums
  * travel round once more (Note [Ring]).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "root": all ranks send to one, which reduces and sends the result to all: a parameter
  * server of one rank, or a reduce followed by a broadcast.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce "tree_stages": a tree of reductions towards rank 0, each stage's partial sums made in
  * full before the next one begins, then the result from rank 0 to each rank: what a data-flow
  * system does that shuffles partial sums from stage to stage and collects the last one in a driver.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_to_all "bruck": few steps, through other ranks. A rank first orders its blocks by how far
  * they have to go; in the round of distance d every rank forwards to the one d further all blocks
  * whose distance has the bit d set. After log2 n rounds each block has gone its whole distance:

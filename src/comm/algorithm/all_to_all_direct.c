@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_to_all "direct": every rank hands every other its block, all at once.
  *
  *     messages     exchange blocks ▸ copy my own

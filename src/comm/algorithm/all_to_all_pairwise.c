@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_to_all "pairwise": one exchange at a time. In round k rank r exchanges blocks with r xor k
  * where the number of ranks is a power of two; otherwise it sends to r+k and receives from r-k. It
  * sends in a round when it has received in the one before, so no rank is sent to by many at once,

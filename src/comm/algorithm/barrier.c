@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* barrier: with shared memory one fence; by messages the dissemination barrier (Hensgen, Finkel &
  * Manber 1988): in round k rank r sends to r + 2^k and receives from r - 2^k, so after ceil(log2 n)
  * rounds it knows, directly or not, that all have come. Its messages are empty: one fits into any

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The canonical tree of a team climbed towards its first member, with whole buffers: at level d the
  * member at place p+d hands the sum of its subtree to that at p. A stage is complete before the
  * next one reads it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* broadcast "binomial": every rank that has the buffer passes it on, to ranks ever nearer. From
  * root 0 of 8:
  *

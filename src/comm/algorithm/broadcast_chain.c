@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* broadcast "chain": chunks go from rank to rank, counted from the root on; each is passed on while
  * the next one comes.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* broadcast "direct": the root hands its buffer to every other rank.
  *
  *     messages     the root sends to each peer in turn

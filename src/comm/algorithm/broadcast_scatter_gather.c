@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* broadcast "scatter_all_gather": the root sends each rank a chunk; then chunks travel round the
  * ring (Note [Ring]) until every rank has all.
  *

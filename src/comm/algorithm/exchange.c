@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The full exchange of Note [Exchange]: one message from each rank to each other, without waiting
  * in a cycle. For 4 ranks, round 1, lane 0:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gather "binomial" and scatter "binomial": blocks travel along a tree whose subtrees are
  * neighbours, counted from the root on. From 8 ranks to root 0:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gather "direct": every rank hands its block to the root.
  *
  *     messages     each sends its block; the root receives them in turn from the next rank on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recursive halving and doubling over the canonical tree, Note [Halving] in algorithm.h. Chunks of
  * 4 ranks, and the owners after each level:
  *

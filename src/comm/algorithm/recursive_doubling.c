@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A team climbs the canonical tree over its members together, each with whole buffers;
  * all_reduce_doubling.c draws it. */
 #include "comm/algorithm/algorithm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce "binomial": partial sums climb the canonical tree to rank 0, which hands the sum to the
  * root.
  *

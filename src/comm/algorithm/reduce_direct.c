@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce "direct": every rank reduces one chunk, for the root. all_reduce direct without handing
  * the results to all.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_scatter "direct": every rank gets the others' contributions to its own block and combines
  * them by the canonical tree. The first half of all_reduce direct.
  *

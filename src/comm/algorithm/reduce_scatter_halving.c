@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_scatter "recursive_halving": blocks climb the canonical tree (Note [Halving]). For a power
  * of two block c ends at rank c; otherwise it is handed to it at the end.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_scatter "pairwise": one exchange of blocks at a time. In round k every rank sends the rank
  * k below it the block of that one and gets its own from the one k above (Note [Shift]); it sends
  * in a round when it has received in the one before, so no rank is sent to by many at once. When

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_scatter "ring": the first half of all_reduce ring.
  *
  *     messages     for k = 1 … n-1: send a partial sum right, receive one from the left, add mine

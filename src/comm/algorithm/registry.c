@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: every algorithm there is, in pinned order (an index travels in descriptors). The
  * first one of an operation is its default. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The registry of algorithms: registry.c. */
 #ifndef LS_COMM_ALGORITHM_REGISTRY_H
 #define LS_COMM_ALGORITHM_REGISTRY_H

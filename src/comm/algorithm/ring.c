@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two halves of a ring, Note [Ring] in algorithm.h. Patarasuk & Yuan 2009. And its lanes. */
 #include "base/assert.h"
 #include "comm/algorithm/algorithm.h"

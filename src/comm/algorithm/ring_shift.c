@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rings of ranks a distance apart, Note [Shift] in algorithm.h. For 6 ranks and distance 2 there
  * are two rings of three:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses the user's rules (LOCKSTEP_ALGORITHM). A text that does not parse stops the job at its
  * start: if a rule were skipped silently, a user would measure something else and believe it. */
 #include "comm/algorithm/rules.h"

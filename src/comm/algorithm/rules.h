@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Algorithms that the user asks for by operation and size:
  *
  *     LOCKSTEP_ALGORITHM="all_reduce=0-4k:recursive_doubling,4k-:direct;broadcast=chain"

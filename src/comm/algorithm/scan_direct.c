@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scan and exscan "direct": every rank gets the contributions of all lower ranks and combines them
  * itself, in the canonical tree over ranks 0 … r (exscan: … r-1). So the last rank's scan has the
  * bits that all_reduce gives, and every prefix those it would have among its ranks alone.

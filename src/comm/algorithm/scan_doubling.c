@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scan and exscan "recursive_doubling": the ranks climb the canonical tree (D5), each with the sum
  * of its subtree and with the *prefix* of it that ends at this rank. At level d a rank of the right
  * half gets the sum of the left half and puts it before both:

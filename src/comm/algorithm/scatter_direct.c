@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scatter "direct": the root hands each rank its block.
  *
  *     messages     the root sends to each peer in turn, from the next rank on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The v-variants, where blocks have lengths of their own: "direct" for all, "pairwise" for
  * all_to_all_v. A program does not depend on the count, so these are the programs of equal blocks;
  * what is uneven is the chunk table to which they are bound. Not so "bruck", where ranks pass on

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A barrier that names all missing ranks: every rank learns of every other one's arrival, so the
  * rank whose time is over first knows the list, and its text becomes the root cause for all. */
 #include "base/options.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Coalesced operations: many buffers are packed into registered memory that the group keeps, one
  * operation runs there in place, and its end unpacks them. Adjacent buffers need no packing. Packs
  * are used again, so a steady state allocates nothing.

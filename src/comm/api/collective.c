@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The path of an operation from the public call to the engine:
  *
  *     check arguments ▸ run inline, if the call blocks and is small and plain (one_shot.c), else

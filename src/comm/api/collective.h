@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Starting an operation from inside the library: what the public calls of comm.h are made of, and
  * what the reducer uses.
  *

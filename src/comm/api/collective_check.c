@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks the arguments of an operation before it is numbered or announced. A wrong argument is an
  * error on this rank only; the group stays usable. */
 #include "base/size.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See control.h. */
 #include "comm/api/control.h"
 #include "comm/api/collective.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The library's own exchanges on a group: control, which no backend of the group moves. Each
  * blocks, and is otherwise as the function of comm.h with the same name; `options` NULL:
  * defaults. */

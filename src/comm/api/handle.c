@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The user's handles: wait for an operation, test it, abort it, or register a callback.
  *
  * A handle is the ls_work itself. It belongs to the user from the call that returned it until

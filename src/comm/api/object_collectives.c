@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Object collectives: byte strings of any length, as other languages send objects. Each operation
  * exchanges *parts* first: the length and as many bytes as fit beside it, so short objects take one
  * operation. The rest of longer objects follows when all ranks know how much memory they need: as

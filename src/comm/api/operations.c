@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public operations, each of which is one call of ls__collective_start. Arguments, in-place
  * rules and errors are documented in include/lockstep/comm.h and checked in collective_check.c. */
 #include <lockstep/comm.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* User-defined operators: a table of the runtime, from which works copy their entry. And
  * premultiplied sums: the input is multiplied before the operation starts, in place where the
  * operation overwrites that memory anyway, else into memory that the group keeps for the next one.

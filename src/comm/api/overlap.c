@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Overlap of input and output: they must be disjoint, or in place as each operation defines it.
  * With any other overlap a step would overwrite input that this rank or a peer still reads, and the
  * result would be silently wrong; so it is refused. In the v-variants only the blocks count, not

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Receiving what is not known before: from any source, and of any length. */
 #include "comm/api/collective.h"
 #include "comm/core/group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Agreement on a stop request, for programs without a reducer, which agrees in its control
  * exchange. */
 #include <lockstep/comm.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See mpi_choice.h. */
 #include "comm/backend/mpi_choice.h"
 

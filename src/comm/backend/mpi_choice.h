@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which MPI the backend "mpi" stands for: two MPIs have different types, so each has its
  * plug-in. */
 #ifndef LS_COMM_BACKEND_MPI_CHOICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding, loading and checking a plug-in. A table is used only if it is whole: nothing that it
  * promises may be missing, so no call has to look for a NULL again.
  *

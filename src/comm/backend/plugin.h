@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plug-ins (lockstep/backend.h): finding, loading and checking one. */
 #ifndef LS_COMM_BACKEND_PLUGIN_H
 #define LS_COMM_BACKEND_PLUGIN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A group's plug-in: its operations, its memory, its end. Nothing here starts an operation of the
  * library: that is plugin_open.c's. */
 #include "comm/backend/plugin_group.h"

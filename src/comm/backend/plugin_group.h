@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a group whose data a plug-in moves. The group keeps its control blocks, its numbers,
  * its descriptors and its failures; only the phase RUN of an operation (exec.c) is the plug-in's.
  *

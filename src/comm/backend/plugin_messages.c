@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of a group whose data a plug-in moves. Announcements, matching and answers are native
  * (p2p.h); once a send and a receive have met, the bytes are the plug-in's:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plug-ins of the runtime: each is loaded at its first use and unloaded with the runtime. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a group's backend does not promise is refused in words, at the call and before the operation
  * has a number: no peer has heard of it, and the group stays usable. */
 #include "base/error.h"

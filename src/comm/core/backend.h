@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A backend carries the operations of a group (docs/design.md, D13). This release has
  * one backend, `native`, which runs programs over shared memory and message transports. */
 #ifndef LS_COMM_CORE_BACKEND_H

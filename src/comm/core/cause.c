@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Claiming: all members of a group report the same root cause.
  *
  * Causes: a death that the launcher has reported, a mismatch, a deadline, ls_group_abort, a peer

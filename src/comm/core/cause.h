@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The root cause of a group's failure: proposing one, and reporting it. */
 #ifndef LS_COMM_CORE_CAUSE_H
 #define LS_COMM_CORE_CAUSE_H

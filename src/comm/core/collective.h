@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arguments of an operation that is started inside the library, as one record (api/collective.h
  * starts it). `input` and `output` follow the public calls:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Look-ups in the runtime of collectives: its ranks, their names and hosts, its settings. Nothing
  * here waits or sends a message. */
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime of collectives: one per process and job. Its ranks, memory, transport, groups. Who
  * may touch a field stands beside it: lock = under comm->lock; progress = by the holder of the
  * progress lock; const = set before the object is shared; atomic = see its orders. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The flight recorder: the last operations of this rank, on the board, where the launcher and peers
  * read them even after the rank has died. It costs a few stores per operation; `state` is stored
  * last, with release, and pairs with the acquire of every reader. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The flight recorder: the last operations of this rank, on the board. */
 #ifndef LS_COMM_CORE_FLIGHT_H
 #define LS_COMM_CORE_FLIGHT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A group: its members, its queues of operations and messages, and the memory that it keeps for
  * them. Who may touch a field stands beside it, as in comm.h. */
 #ifndef LS_COMM_CORE_GROUP_H

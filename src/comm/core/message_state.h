@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Message state of a group: sends and receives in flight, and the streams of programs that run over
  * messages. All of it belongs to the holder of the progress lock.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packs (fusion buffers): memory that a group keeps for coalesced operations and for premultiplied
  * inputs, registered if the heap has room. Packs are used again, so a steady state allocates
  * nothing.

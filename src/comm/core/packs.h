@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packs: memory of a group for one operation, registered if possible. */
 #ifndef LS_COMM_CORE_PACKS_H
 #define LS_COMM_CORE_PACKS_H

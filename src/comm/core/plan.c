@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Preparing a plan from a program.
  *
  * A program runs in one shot if it is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan: how one kind of operation runs in a group, prepared once. A kind is an operation, where
  * the buffers of all members lie or the algorithm asked for by name, the root, and whether it is in
  * place. select.c makes and chooses plans; a work points to the one that it runs by. */

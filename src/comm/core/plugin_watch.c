@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Note [Calls that do not return]
  * No function of a plug-in waits for another rank, but the engine below it may lock itself when a
  * rank dies. Open MPI 4.1.4 does in MPI_Test, if its connection breaks while it sends:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stamps: announcing operations and reaching fences. See Notes [Stamps] and [Last arriver] in
  * control.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stamps: announcing operations and reaching fences; see Notes [Stamps] and [Last arriver] in
  * memory/control.h. */
 #ifndef LS_COMM_CORE_POST_H

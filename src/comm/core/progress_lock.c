@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The progress lock: its holder drives all operations of this rank. */
 #include "comm/core/progress_lock.h"
 #include "base/assert.h"

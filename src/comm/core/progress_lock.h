@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The progress lock: its holder drives all operations of this rank. */
 #ifndef LS_COMM_CORE_PROGRESS_LOCK_H
 #define LS_COMM_CORE_PROGRESS_LOCK_H

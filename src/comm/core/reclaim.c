@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Deferred reclamation. A group ends, or fails, on each rank at its own time, and a slow member may
  * still read this rank's control block, or touch a buffer of an operation that this rank has given
  * up. Each rank publishes in its heap's header which groups it has left, and which have failed

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that a peer may still touch: deferred reclamation. */
 #ifndef LS_COMM_CORE_RECLAIM_H
 #define LS_COMM_CORE_RECLAIM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What this process knows of the ranks on other hosts: their cached control blocks, heap headers
  * and board records, which messages keep up to date (remote/remote.h). */
 #ifndef LS_COMM_CORE_REMOTE_RANK_H

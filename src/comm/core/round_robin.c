@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One handle over several groups of the same ranks: collective k runs on groups[k % count] (Li et
  * al. 2020, section 3.3, round-robin process groups), so collectives that are in flight together do
  * not wait for each other. The handle is not a group: the engine does not know it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Handles over several groups: collective k runs on groups[k % count]. */
 #ifndef LS_COMM_CORE_ROUND_ROBIN_H
 #define LS_COMM_CORE_ROUND_ROBIN_H

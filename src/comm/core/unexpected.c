@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unexpected messages (MPI's term): messages that arrive before the receive or step that will take
  * them. They are copied out of the transport, whose slots are few. Memory of dropped ones is kept
  * and used again, so that a steady state allocates nothing.

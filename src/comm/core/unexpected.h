@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages that arrive before the receive or step that will take them; see unexpected.c. */
 #ifndef LS_COMM_CORE_UNEXPECTED_H
 #define LS_COMM_CORE_UNEXPECTED_H

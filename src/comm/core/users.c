@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The objects that borrow a group. While there is one the group is not freed: its next step would
  * read freed memory. */
 #include "base/assert.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waking ranks that sleep, and sleeping where one can be woken: on the doorbell in the board, or,
  * with ranks on other hosts, in the transport's poller, which an event beside the doorbell
  * wakes. */

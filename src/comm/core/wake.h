@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waking ranks that sleep, and sleeping where one can be woken. */
 #ifndef LS_COMM_CORE_WAKE_H
 #define LS_COMM_CORE_WAKE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Works: the handles of operations. They come from a pool that grows to the largest number in use
  * at once and never shrinks, so a steady state allocates nothing. */
 

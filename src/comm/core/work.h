@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A work: one operation in flight, and the handle of the thread that waits for it. Beside a field
  * stands by whom it may be touched: lock, progress (the holder of the progress lock) or const, as
  * in comm.h. */

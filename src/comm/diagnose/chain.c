@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The chain of waits: a rank that does not come may itself wait for another one, and so on to a
  * rank that waits for none. That one keeps all of them, so errors and the launcher name it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of the waiting engine, ten times a second: deadlines, stalls, members that have left or
  * died. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlock detection: ranks that wait for each other in a cycle are named with operation, group and
  * call site, and their groups fail at once instead of at a deadline.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlock detection: deadlock.c finds cycles, deadlock_self.c publishes this rank's own waits. */
 #ifndef LS_COMM_DIAGNOSE_DEADLOCK_H
 #define LS_COMM_DIAGNOSE_DEADLOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The record that this rank publishes when all its threads are blocked; see deadlock.c. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Failing: a group takes over its root cause and ends all its operations with it. After that the
  * rank publishes in its heap's `quiet` table that it touches no peer's memory for this group any
  * more; until all members have done so, freed memory stays in quarantine (core/reclaim.c).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Taking over a root cause, and looking for one. */
 #ifndef LS_COMM_DIAGNOSE_FAIL_H
 #define LS_COMM_DIAGNOSE_FAIL_H

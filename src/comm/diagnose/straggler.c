@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stragglers: the members that keep an operation waiting, and the texts that name them at a
  * deadline and in warnings. */
 #include "comm/diagnose/straggler.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stragglers: the members that keep an operation waiting. */
 #ifndef LS_COMM_DIAGNOSE_STRAGGLER_H
 #define LS_COMM_DIAGNOSE_STRAGGLER_H

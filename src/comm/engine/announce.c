@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Announcing queued operations, in order, as far as there is room: what a one-shot operation
  * publishes goes with its announcement. */
 #include "comm/core/group.h"

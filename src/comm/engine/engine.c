@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Progress and waiting: which thread drives, how long it spins, where it sleeps. See engine.h.
  *
  * Note [Back-off]

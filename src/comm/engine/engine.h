@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: one per runtime, it moves all operations of all groups (docs/design.md, D2).
  *
  *     user threads ── submit (short lock, call order) ──▶ queue of a group ──┐

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The native backend: operations of a group in sequence order, each a program over slices.
  *
  *     IDLE ──first of the queue──▶ MEET ──all announced, descriptors equal──▶ RUN ──▶ IDLE

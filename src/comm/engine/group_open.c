@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A group's life on this rank: memory, members, and the engine's list. No rank waits for another
  * here.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small operations in one shot. The program is cut in two at its only fence: announcing does what
  * comes before it, and what comes after it is done here, in one piece, because 16 KiB a rank take
  * less time than looking after other groups between two steps would.

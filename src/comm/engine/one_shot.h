@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Running an operation whose data goes with its announcement; see one_shot.c. */
 #ifndef LS_COMM_ENGINE_ONE_SHOT_H
 #define LS_COMM_ENGINE_ONE_SHOT_H

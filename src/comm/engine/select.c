@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one place that chooses how an operation runs: where its data goes, and by which plan. Every
  * rank decides from what all have announced (equal operation, count and dtype, and whether each
  * one's buffers are registered), so all decide alike without a further message.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Channels: the number of slices of one operation over messages that are in flight at the same
  * time. Each runs the same program on lanes, scratch memory and credits of its own, so one slice is
  * reduced while another is on the wire. The cut into slices does not depend on the number of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: made together, numbered alike, each with a control block in every member's heap.
  *
  * A group is made by a single all_gather over the parent: every rank contributes the offset of its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A group made by its members alone: as in group.c, but the offers travel as point-to-point
  * messages through the first member instead of by an all_gather over the parent. Ranks outside
  * take no part, so groups without a common rank may get the same number, which no rank can see. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A group's name, size, backend, memory and counters. Local calls. */
 #include "base/options.h"
 #include "comm/backend/plugin_group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splitting a group by color: in one exchange all ranks learn the colors of all others, and a
  * second one, that of group.c, makes all the groups at once. The groups have no rank in common, so
  * they share one number. */

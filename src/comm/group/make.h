@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making groups: together with all ranks of the parent, or among the members alone. */
 #ifndef LS_COMM_GROUP_MAKE_H
 #define LS_COMM_GROUP_MAKE_H

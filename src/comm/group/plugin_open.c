@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Giving a group a plug-in: opening, connecting, and agreeing about it. */
 #include <stdio.h>
 #include <string.h>

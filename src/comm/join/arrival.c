@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who is missing is read on the board, where a rank appears once it calls ls_init. Ranks of other
  * hosts are not on it: of those only the one that is awaited is named. */
 #include "comm/join/arrival.h"

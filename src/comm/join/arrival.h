@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for the other ranks in ls_init: after a few seconds a warning names the ranks that have
  * not called it, and at the deadline the error does.
  *

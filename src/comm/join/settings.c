@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names the setting in which two ranks differ. Settings are items separated by ", "; a rank lists
  * an item only if it was given, so the lists may have different lengths. */
 #include "comm/join/arrival.h"

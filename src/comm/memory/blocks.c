@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks in one sorted array without gaps. Registered blocks are few (buckets, groups), so a scan
  * over consecutive memory is faster than a tree.
  *

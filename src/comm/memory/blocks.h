@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which bytes of a range are in use: an ordered table of blocks beside the range, not in it, so
  * that no write of a peer can damage it. Best fit; free neighbors merge. A freed block may stay in
  * quarantine until its owner releases it. Not thread-safe: callers hold a lock. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shared memory of ranks on one host: the layout of a rank's heap.
  *
  * Every byte has one writer, the heap's owner, except where a program of the engine says otherwise

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The heap: making it, sharing it with the local ranks, and allocating blocks of it. See heap.h.
  *
  *     ls__heap_init    memory file ▸ address space ▸ header, control block, rings ▸ table of blocks

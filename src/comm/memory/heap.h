@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The heap: memory of this rank that its peers on the host can touch in place (docs/design.md, D6).
  *
  * Each rank has one anonymous memory file, which every peer maps once, at ls_init. Address space is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MPI's own collectives as a backend: each operation of a group is one call of MPI's on a
  * communicator of the group's, tested until it has ended. Buffers that MPI may not have, because
  * they overlap or blocks lie apart, go through a scratch buffer, which the group keeps.

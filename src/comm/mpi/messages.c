@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The transport of the backend `mpi`: messages over a duplicate of MPI_COMM_WORLD. Messages with
  * one tag between two ranks arrive in order, and receives match in the order in which they are
  * posted. */

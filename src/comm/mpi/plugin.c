@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of the backend `mpi`. */
 #define LS_BACKEND_PLUGIN
 #include "comm/mpi/plugin.h"

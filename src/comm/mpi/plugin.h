@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backend `mpi` (lockstep/backend.h): compiled once with each MPI's header into
  * ls_backend_mpi_openmpi.so and ls_backend_mpi_mpich.so, linked with that MPI and nothing of the
  * library, because two MPIs have different types. It offers

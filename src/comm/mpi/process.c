@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MPI in this process: initialising and finalizing.
  *
  * Note [MPI_Init, MPI_Finalize]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the backend `nccl` calls of NVIDIA's driver (libcuda.so.1) and of NCCL (libnccl.so.2), so
  * that it builds without their headers and runs where they are not installed. Written for the ABI
  * of CUDA 12 and later and NCCL 2.19 and later, whose functions and values keep their meaning;

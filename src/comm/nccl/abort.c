@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The end of communicators, in order and by force.
  *
  * Note [Abort]

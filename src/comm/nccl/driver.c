@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver: a group's thread. Note [Who calls NCCL] in plugin.h. */
 #include "comm/nccl/plugin.h"
 

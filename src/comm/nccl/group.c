@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A group: what the library's threads do. Nothing here waits for another rank. */
 #include "comm/nccl/plugin.h"
 

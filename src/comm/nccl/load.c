@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the driver's library and NCCL. What is missing is named with what to install, since this
  * is where a first attempt on a new machine ends. */
 #include "comm/nccl/plugin.h"

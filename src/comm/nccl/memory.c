@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the GPU: whether a buffer lies there, and blocks that are registered once with the
  * group's communicator. */
 #include "comm/nccl/plugin.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An operation in calls of NCCL. What NCCL has no function for is made of sends and receives, or of
  * broadcasts or reductions of the blocks, in one group call. */
 #include "comm/nccl/plugin.h"

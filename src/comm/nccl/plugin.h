@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backend `nccl` (lockstep/backend.h): collectives of buffers in memory of an NVIDIA GPU. It
  * links neither CUDA nor NCCL and nothing of the library.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Binding a program to the buffers of all members. */
 #include "comm/core/group.h"
 #include "comm/core/post.h"

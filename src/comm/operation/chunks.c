@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cutting an operation's count into slices and a slice into chunks.
  *
  *     all_reduce, broadcast,   a slice of `count` elements is cut into equal chunks on cache lines

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From arguments to a work and its descriptor. Peers compare descriptors before they combine data,
  * so everything on which ranks must agree goes in here. */
 #include <string.h>

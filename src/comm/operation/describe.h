@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an operation is about, from the arguments of its call: describe.c. */
 #ifndef LS_COMM_OPERATION_DESCRIBE_H
 #define LS_COMM_OPERATION_DESCRIBE_H

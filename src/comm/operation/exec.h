@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One operation being run: its program, bound to buffers, and how far each lane has come. */
 #ifndef LS_COMM_OPERATION_EXEC_H
 #define LS_COMM_OPERATION_EXEC_H

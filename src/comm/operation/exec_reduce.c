@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The sum of a step, made by the kernels or by the user's operator, which may fail. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The steps that move data between buffers of this host: COPY, REDUCE, PEER_COPY, PEER_REDUCE.
  * Long ones are done in pieces, so that one operation does not keep the engine from the others. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares the descriptors of an operation on different ranks and describes the first difference.
  * All ranks see the same descriptors once fence 0 is complete and compare them in the same order,
  * so all find the same pair: the first rank and the first one that differs from it. */

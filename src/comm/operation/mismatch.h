@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing the descriptors of an operation on different ranks. */
 #ifndef LS_COMM_OPERATION_MISMATCH_H
 #define LS_COMM_OPERATION_MISMATCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks of unequal lengths: the arguments of the v-variants, the table to which programs are
  * bound, and the search for the entry that differs.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks of unequal lengths: the v-variants' counts. */
 #ifndef LS_COMM_OPERATION_V_COUNTS_H
 #define LS_COMM_OPERATION_V_COUNTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unequal blocks on one host: ranks publish the layout of their blocks, so that peers can read a
  * block where it lies without a message.
  *

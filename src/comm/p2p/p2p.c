@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* send and recv: the protocol described in p2p.h. One pass takes the messages that have arrived and
  * then sends those that have room; it never waits.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Point-to-point messages, and the messages of programs (core/message_state.h). Everything here
  * needs the progress lock unless said otherwise. */
 #ifndef LS_COMM_P2P_P2P_H

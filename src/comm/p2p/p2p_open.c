@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The message state of a group: made with the group, and freed with it. */
 #include "comm/backend/plugin_group.h"
 #include "comm/core/group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: the SEND and RECV steps of programs over a message transport. A step's
  * chunk travels as one or more pieces, an empty chunk as one empty piece. Every piece carries the
  * sender's descriptor, and the receiver compares it before it uses a byte (docs/design.md, D4).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The builder: collects steps lane by lane and packs them into a program.
  *
  * Generators call it without checking any result; the first mistake (a rank that does not exist, a

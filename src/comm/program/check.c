@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The checker: runs all ranks' programs symbolically and proves what program.h promises.
  *
  * Every (rank, lane) is a thread; its steps run one at a time, in rounds over all threads, until

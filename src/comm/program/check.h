@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The checker's parts: values as interned expressions, memory that notices races, and the
  * interpreter over both (check.c). Internal to ls__program_check. */
 #ifndef LS_COMM_PROGRAM_CHECK_H

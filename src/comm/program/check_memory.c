@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory cells with the accesses since the last ordered write. Two accesses race when one of them
  * writes and neither happened before the other. */
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The expected results of operations, and the entry of the checker. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interpreter's state, shared by check.c (threads, slices), check_step.c (effects of steps) and
  * check_result.c (expected results). */
 #ifndef LS_COMM_PROGRAM_CHECK_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The effect of each step of a program on the symbolic memory, and the checks of its accesses. */
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expressions over contributions, interned: one node for each different expression. "((r0 + r1) +
  * r2) rounded" is a ROUND of a SUM of a SUM and a LEAF. Two chunks that hold the same node have the
  * same bits, whatever the data. Sums are not commutative here, because the canonical order of

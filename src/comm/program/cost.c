@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cost of a program, counted from its steps.
  *
  * Bytes: every chunk is 1/chunks of the buffer; an empty message of a barrier counts as a step

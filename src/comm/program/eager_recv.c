@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Eager receives: messages that may be received before their turn. Steps of a lane are ordered so
  * that programs do not deadlock without buffers, but a message that has arrived need not wait for
  * that order: it may go to its place as soon as every step before it that touches the same place is

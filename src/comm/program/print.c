@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Programs as text, one step a line, in lane order:
  *
  *     lane 0: fence 0

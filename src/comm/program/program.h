@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A collective is data (docs/design.md, D1).
  *
  * An algorithm is a generator: from the operation, the ranks and their hosts it emits, for one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The longest chain of dependent messages through the programs of all ranks. Costs counted from one
  * program assume that all ranks do alike, which trees and rooted operations do not. Here all
  * programs run together, and every value and every message carries the number of messages behind

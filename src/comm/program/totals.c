@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cost of all ranks' programs together: every message is counted, with the step in which it
  * travels. docs/algorithms.md and `build/bench/dev/measure cost-table` are generated from it. */
 #include <string.h>

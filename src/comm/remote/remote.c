@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages to and from remote members; the protocol is described in remote.h.
  *
  * Note [Cached state]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks on other hosts: their cached state, and the messages that keep it up to date.
  *
  * Inside a host, members of a group read each other's control blocks in shared memory. Of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heartbeats of ranks on other hosts, and the periodic check that gives a rank up. */
 #include <stdio.h>
 #include <string.h>

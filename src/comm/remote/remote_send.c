@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sending to remote ranks: a message goes out at once if the transport has a slot and no older one
  * waits, else a copy is queued. So the messages to each rank keep their order, and a sender never
  * waits. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_init on a given env table: for simulations, and tests that count or fail what it does. */
 #ifndef LS_COMM_RUNTIME_INIT_H
 #define LS_COMM_RUNTIME_INIT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connecting to the ranks of other hosts in ls_init, and leaving them in ls_finalize. The
  * protocol is described in remote.h.
  *

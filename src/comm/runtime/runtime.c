@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_init and ls_finalize: the runtime's life.
  *
  *     bootstrap ▸ own heap ▸ map the peers' heaps ▸ transport ▸ world group ▸ engine's thread

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The job's side of a trace.
  *
  *     ls_init       memfd ──▶ store (the host agent)         other hosts: round trips with rank 0

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two transports as one: every call looks up in a table which of them reaches the peer. */
 #include "comm/transport/transport.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages over MPI point-to-point. Each ordered pair has SLOTS slots on either side:
  *
  *     sender    slot i % SLOTS: filled ▸ MPI_Isend ▸ … ▸ ended

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The MPI transport (LOCKSTEP_DATA_PLANE=mpi): the data between hosts goes over MPI's own fabric.
  *
  * Control stays on the TCP connections beside it: heartbeats, root causes, what a rank waits for;

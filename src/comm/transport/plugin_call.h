@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls into a plug-in are counted, so that other threads see one that does not return:
  * core/plugin_watch.c. */
 #ifndef LS_COMM_TRANSPORT_PLUGIN_CALL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rings in shared memory. For the pair a ▸ b:
  *
  *     in a's heap:  sent (written by a)      slot 0 … 7 (written by a)

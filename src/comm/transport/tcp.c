@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The connections of each pair: which are ready, and the transport's table. Everything here belongs
  * to the holder of the progress lock, except `ready`, which any thread that polls may set.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP transport: a few connections per pair of ranks on different hosts.
  *
  * A message travels in a frame, whole on one connection. Frames of a pair are numbered, so that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Incoming frames. Received bytes lie in `in` of their connection, the oldest frame at `start`.
  * When the head of a long frame has arrived, the transport's user is asked for the place of its
  * payload; if it is known, the payload is read straight into that place, and `in` holds only the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making the connections of the TCP transport, all at once, in ls_init.
  *
  * Every rank opens a listener, publishes its address, and reads the addresses of all remote ranks:

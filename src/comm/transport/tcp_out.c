@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Outgoing frames. Each is built in a slot; a long borrowed payload is not copied there but sent
  * from its own place, and one call sends all frames that wait on a connection. The checksum is
  * computed right before, so the payload is read from memory once.

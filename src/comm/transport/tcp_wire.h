@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP transport's insides: tcp.c (readiness, the table), tcp_out.c and tcp_in.c (frames),
  * tcp_join.c (making connections). */
 #ifndef LS_COMM_TRANSPORT_TCP_WIRE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A message transport: for every ordered pair of ranks a stream of bounded messages in order, with
  * credits, so that a receiver never has to hold more than it has offered. The layer above (p2p.c,
  * program_stream.c) defines the contents of messages; a transport only moves slots.

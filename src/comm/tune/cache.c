@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and writing the file of cache.h. Only this file formats and parses its lines:
  *
  *     from HOST, 8 cores, tls, 2 channels, hosts 0,0,1,1<TAB>ring 81000 90000 ...<TAB>direct ...

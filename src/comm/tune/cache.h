@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tuning file: times measured by `lockstep tune`, by layout of the ranks on hosts. Its path is
  * LOCKSTEP_TUNE_FILE, else lockstep/tuning in XDG_CACHE_HOME or in ~/.cache. Each line is an entry:
  * a key (the configuration that was measured), then, separated by tabs, the algorithms, each with

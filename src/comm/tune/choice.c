@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The choice of algorithms of a group. Rank 0 shares the measured times once, when the job starts.
  * Every rank then decides for each of its groups by itself; since all use the same numbers and the
  * same arithmetic, all decide alike (Note [Deciding] in tune.h). */

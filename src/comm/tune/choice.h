@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which algorithm a group with ranks on several hosts uses: Note [Deciding] in tune.h. */
 #ifndef LS_COMM_TUNE_CHOICE_H
 #define LS_COMM_TUNE_CHOICE_H

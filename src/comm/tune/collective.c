@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All ranks of these algorithms do alike, so one program is counted (collective.h). */
 #include "comm/tune/collective.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Costs of collectives for the cost model (cost/collective.h), counted from their programs. */
 #ifndef LS_COMM_TUNE_COLLECTIVE_H
 #define LS_COMM_TUNE_COLLECTIVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts what the programs of all ranks cost, in the terms of Note [Model] in tune.h. Slices are
  * left out: a large operation runs its program once per slice, and the messages that this adds cost
  * little beside the bytes of a slice. */

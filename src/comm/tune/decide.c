@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fills the table of a group: for each operation and size the algorithm that the model expects to
  * be fastest, among those whose programs by messages are order-preserving for this layout (D5).
  * Sizes are tried in powers of two, and neighbours with the same winner form a range. */

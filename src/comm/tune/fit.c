@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fitting the figures of Note [Model]: least squares of relative errors with no figure below zero,
  * by coordinate descent (Lawson and Hanson 1974, chapter 23, states the problem). With relative
  * errors, row k of the equations is sum_i part(k, i) * figure_i = 1, and a step along coordinate i

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tuner: which algorithm an operation of a group with ranks on several hosts uses, by size.
  *
  *   override   LOCKSTEP_ALGORITHM=all_reduce=0-4k:recursive_doubling,4k-:direct rules.c

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scaled dot-product attention without a matrix of scores (Dao et al. 2022, algorithm 1); formulas
  * and names are those of kernel/ref/attention.c. A block has a tile of queries, or in the gradient
  * of keys and values a tile of keys, and walks the tiles of the others in order:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all kernels use. They are compiled by nvcc, and as C++ with tests/fake_cuda/emulator.h,
  * which runs a grid on the processor: so no kernel uses instructions of a warp, and all that
  * threads share passes through __shared__ memory and __syncthreads().

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of one or two elements at a time, and casts. Formulas are those of kernel/ref, in forms
  * that lose no digits in float32: gelu as x times a logistic function, or through erfc. */
 #include "common.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Images, [N,H,W,C]: convolutions straight from the formula of kernel/ref/conv.c, pooling,
  * enlarging, batch norm. cuDNN does the first better; these need no library. */
 #include "common.cuh"

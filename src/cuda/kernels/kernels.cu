@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One module of all kernels but those of random.cu, whose rounding differs. */
 #include "attention.cu"
 #include "elementwise.cu"

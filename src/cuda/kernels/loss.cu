@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses and their gradients; formulas are those of kernel/ref/loss.c and vocab_loss.c. A block has a
  * row of logits and needs no memory beside it: the gradient may take the place of the logits, which
  * are read three times. */

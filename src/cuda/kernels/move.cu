@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Moving elements: strided to contiguous and back, and chosen by an index. Where elements fall
  * together, one thread adds them in the order of kernel/ref. */
 #include "common.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps over the parts of a call, in chunks of a part for each block: all parameters, or
  * the ranges of flat buckets, in a few starts. Formulas are those of kernel/ref/optim.c. */
 #include "common.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Words of the streams of base/random.c, and which elements a dropout keeps (kernels.h). */
 #ifndef LS_CUDA_PHILOX_CUH
 #define LS_CUDA_PHILOX_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers by counters: dropout masks and first values are those of the processor, to the bit.
  * For that this file is compiled without contraction (nvcc -fmad=false), as base/normal.h asks. */
 #include "philox.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions over the last dimension, a block for each row: softmax, norms, variance, extremes; and
  * their gradients. Rows are read from memory once for each pass, which the caches of a block serve. */
 #include "common.cuh"

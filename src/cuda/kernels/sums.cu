@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over rows, columns, chosen dimensions or everything; and the first element that is not as it
  * must be. A sum over everything is made of one partial sum for each block, in float64. */
 #include "common.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Records the ends of ranks in the order in which they happened.
  *
  * When a rank is killed, others may end within milliseconds, and the agent sees several ends at

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sentences about the failure of a rank: the same for every launcher, reader and host.
  *
  * restart.c of src/launch compares these sentences between two attempts of a job and skips the

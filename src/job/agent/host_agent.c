@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's life, and its part of the owner's poll loop. */
 #include "job/agent/host_agent.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent of a host: everything a job needs there besides its ranks.
  *
  *     the store's server      values and descriptors for the ranks of this host     job/store

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* This host as one of several: how it joins the others, and when it may leave them.
  *
  *   gather   all hosts connect to the first, which describes the world   before there is a board

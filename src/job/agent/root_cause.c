@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The root cause: which failure was the first, and the text that every rank and the user read.
  *
  * A failure spreads faster than it is reported: when one rank is killed the others fail too, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host agent as a thread: its loop, its start and its end.
  *
  *     LOCAL     the ranks of this host come to the local rendezvous    agent_thread_gather.c

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Until all ranks are present: the local rendezvous, then that of the hosts, then one reply to
  * each rank.
  *

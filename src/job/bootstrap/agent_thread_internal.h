@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by agent_thread.c (the thread, its loop, its end) and agent_thread_gather.c (until all
  * ranks are present). Only the thread touches the fields, except for `leaving`. */
 #ifndef LS_JOB_BOOTSTRAP_AGENT_THREAD_INTERNAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bootstrap methods, tried in order; the first that applies wins.
  *
  *     LOCKSTEP_BOOTSTRAP set      the launcher's descriptors                         launcher.c

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bootstrap: how a process finds its world (docs/design.md, D12). A small table of methods, tried
  * in order; the first that applies wins: our launcher's descriptors (launcher.c), the variables of
  * another launcher (detect.c, join.c), or none (a world of one).

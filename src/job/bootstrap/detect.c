@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of detect.h, as one table of the variables that each launcher sets, and their
  * reading.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which launcher started this process, and its place in the world, derived from the environment
  * alone. The first rule that fits wins; LOCKSTEP_LAUNCHER names one and so overrides the order.
  *

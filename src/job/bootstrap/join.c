@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Joining a world that another launcher started: torchrun, mpirun, srun, or a user who sets
  * their variables.
  *

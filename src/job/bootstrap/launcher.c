@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Joining a world of our own launcher: LOCKSTEP_BOOTSTRAP=v1:STORE_FD:BOARD_FD:SECRET_FD.
  *
  * A child of the rank inherits the variable too, perhaps without the descriptors, or with them

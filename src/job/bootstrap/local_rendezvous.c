@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's side of the local rendezvous: connect to the name, send a hello, wait for the reply.
  *
  * Local rank 0 may start later than the others, or its name may still belong to a former job, so

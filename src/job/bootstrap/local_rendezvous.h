@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How ranks of one host find each other under another launcher: local rank 0 listens by a name made
  * of user and job; each rank says who it is and receives the board and the secret. The stream then
  * becomes its connection to the store. No port is used; only processes of one user may connect. */

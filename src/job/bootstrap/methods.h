@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bootstrap methods that have a file of their own. LS_IN_PROGRESS: the method does not apply. */
 #ifndef LS_JOB_BOOTSTRAP_METHODS_H
 #define LS_JOB_BOOTSTRAP_METHODS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread that watches the process of local rank 0.
  *
  *     sleeps ──this rank leaves──▶ ends

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sharing address, port and secret through the launcher. The shared value is one line:
  *
  *     v1/PORT/SECRET/ADDRESS,ADDRESS,…        SECRET: 64 hexadecimal digits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the hosts of a job need to meet, if nobody has set it: rank 0 draws a secret, finds a free
  * port, and shares both with its addresses through the launcher that started the ranks.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sharing by a file, for srun --mpi=none: Slurm gives every task of a step the same variables, but
  * none that others could not read or guess. So rank 0 writes a file that only this user can read,
  * into a folder of this user's home, which the nodes of a cluster share; the other hosts wait for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slurm's compressed lists of hosts and tasks, expanded here: scontrol, which does it otherwise,
  * is not installed on every host, and a process for it would cost time at each start. */
 #include <stdio.h>

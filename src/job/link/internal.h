@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A link's insides, shared by link.c (life and bytes), proof.c (the secret) and tls.c (encryption).
  *
  *     CONNECTING ─▶ HELLO ─▶ MAC ─▶ LAST ─▶ (TLS: SEALING) ─▶ OPEN

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a link, and its bytes once it is open. See link.h; the states are in internal.h.
  *
  * An operation on an open link goes to TLS if link->tls exists, else straight to the env table. */

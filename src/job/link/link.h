@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A link: one authenticated stream between two processes of a job, over TCP.
  *
  * Both ends prove that they know the job's secret before any other byte is parsed (docs/design.md,

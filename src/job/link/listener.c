@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A listening port and the connections to it that have not proved the secret yet. See
  * listener.h.
  *

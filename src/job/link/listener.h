@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A listening port that accepts only peers that know the job's secret.
  *
  * Unauthenticated peers cost little: at most LS__LISTENER_PENDING connections that have not

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The proof of the secret on a plain link: challenge and response, both ways.
  *
  *     client                             server

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TLS 1.3 on a link whose ends have proved the secret; the only file that calls libssl.
  *
  *     key  = HMAC(secret, "key", purpose, job, both hellos)   a pre-shared key of this link alone

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The build without OpenSSL 3: links can only be plain. A request for TLS fails in
  * ls__tls_available, and no link reaches the other functions with a TLS state, which their
  * asserts state. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Node 0: its listeners, the other nodes, and the failures that they report.
  *
  *     connect ──secret──▶ peer ──HELLO──▶ known ──all joined──▶ WELCOME … DONE ──▶ END

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames in and out of a link: buffers in front of its byte stream.
  *
  * The owner alternates ls__frames_turn, which moves bytes, and ls__frames_next, which hands out

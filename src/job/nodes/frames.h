@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames over a link between two nodes. Types below LS__NODE_FIRST are requests and replies of the
  * store (job/store/wire.h); the others are the nodes' own, and their payload is a JSON object or
  * empty. Both directions are buffered and bounded; nothing blocks. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Node 0 while nodes gather: which nodes may join, and the layout of the world.
  *
  * Under `lockstep run` nodes are numbered by --node-rank, or by arrival, and ranks are contiguous

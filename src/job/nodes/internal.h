@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by nodes.c (both sides), first_node.c and gather.c (node 0) and other_node.c (the
  * others). */
 #ifndef LS_JOB_NODES_INTERNAL_H

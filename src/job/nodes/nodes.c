@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The nodes of a job, as far as both sides share it: life, the owner's loop, heartbeats, failure
  * records, and their form as JSON. The two sides are first_node.c with gather.c (node 0) and
  * other_node.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The nodes of a job: one process on each host, in a star around node 0.
  *
  *                      ┌──────────── node 0: the store, the layout, the root cause

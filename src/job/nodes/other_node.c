@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A node that is not node 0: connects to the rendezvous, sends HELLO, and then passes the store
  * requests of its ranks on to node 0.
  *

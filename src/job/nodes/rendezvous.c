@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous: parsing and resolving HOST:PORT, choosing a network interface, and finding which
  * of the addresses belong to this host.
  */

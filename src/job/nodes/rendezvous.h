@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous of a job, and the addresses at which its hosts reach each other.
  *
  *     HOST:PORT, [v6]:PORT        --rendezvous or a variable; names are resolved once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading and creating the file of a secret. Copies of the secret on the stack are erased after
  * use. */
 #include "job/nodes/secret.h"

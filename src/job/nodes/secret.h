@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file of a job's secret: 64 hexadecimal digits and a newline, readable only by its owner. */
 #ifndef LS_JOB_NODES_SECRET_H
 #define LS_JOB_NODES_SECRET_H

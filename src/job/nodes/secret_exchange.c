@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Serving and fetching the secret of a job on one host. Node 0 listens by a name that contains the
  * port; the kernel tells each end the user of the other, and both ends check it. */
 #include "job/nodes/secret.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which of the two interfaces a process has, and the name of the value. */
 #include "job/pmi/pmi.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The process manager's interface for ranks that it started: a small broadcast from rank 0, with
  * which the ranks of a job agree on an address and a secret before any connection between them
  * exists.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PMI-1: one line per request and answer, over a socket that the process manager has left open.
  *
  *     rank                                          process manager

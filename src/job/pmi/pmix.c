@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PMIx by its library, libpmix.so.2, opened at run time. The process manager may be of another
  * version of PMIx than the library: the two agree on a protocol by themselves.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The buffer of a connection, for one direction: bytes are added at the end and removed at the
  * start. It grows by doubling up to a bound, because the other side decides how much it sends or
  * leaves unread.

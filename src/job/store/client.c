@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's connection to the store.
  *
  * Calls of several threads share it: each sends its frame with a number of its own, and then one of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by store.c (the public calls) and the two implementations behind them: a connection to the
  * server (client.c) and a table in this process (local.c). */
 #ifndef LS_JOB_STORE_CLIENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store of a world of one rank: the table of the server, in this process, shared by its
  * threads.
  *

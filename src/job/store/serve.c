@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store's server: its requests. A request is answered at once, kept as a waiter until its key
  * is set or its deadline passes, or, on a host without the job's store, sent on to node 0.
  * Descriptors are always handled here: they mean nothing on another host.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store's server: its connections. The owner's poll loop drives it; it never blocks.
  *
  *   adopt ─▶ PENDING ──secret proved──▶ READY ──▶ requests: answered at once, or kept as a waiter

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by server.c (connections) and serve.c (requests). One thread, the owner's, calls all of
  * it. */
 #ifndef LS_JOB_STORE_SERVER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls of the store. This file checks their arguments and names the call in error
  * messages; the answer comes from elsewhere.
  *

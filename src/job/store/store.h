@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two ends of the store. The server runs in the poll loop of the host agent: the launcher, the
  * parent of ls_spawn, or a thread of local rank 0. The client is the connection of one rank.
  * Besides values, the store passes *descriptors* between the ranks of a host: through it each

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of a store: chained hashing over entries that hold key and value in one block.
  *
  * Every byte counts towards LS_STORE_BYTES_MAX, and so does a fixed cost per entry, so that a

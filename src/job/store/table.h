@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of a store: values and descriptors by key, bounded. The server and the store of a world
  * of one rank use it; it is not thread-safe. Every failure sets a message (ls__fail) that names the
  * key.

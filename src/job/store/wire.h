@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store's wire: frames of a fixed header and a bounded payload, little-endian.
  *
  *   header, 24 bytes    magic u32 | version u16 | type u16 | id u64 | length u32 | zero u32

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Causal attention by tiles of 32 queries; formulas in ref/attention.c.
  *
  *            keys ->                        A tile's scores [32, nk] fit the second-level cache, so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A row of attention: scores of one query, and their gradients. Shared by the kernels of float32
  * (attention.c) and of bfloat16 on matrix tiles (attention_tiles.c); all of it is float32. */
 #ifndef LS_KERNEL_CPU_ATTENTION_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of bfloat16 on matrix tiles: the tiles of queries, rows and sums of attention.c, with
  * products of bfloat16 and sums of float32. P and dS are rounded before they are multiplied again,
  * as in PyTorch; the rows in between are float32.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batch normalisation of a matrix [R,C], R = N pixels, whose columns are normalised; formulas in
  * ref/batch_norm.c. The lanes of a vector are channels.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bfloat16 from and to float32: integer arithmetic that the compiler turns into vectors, so the
  * bits are the plain twin's on every instruction set. Blocks of elements are shared among
  * threads; each element stands alone. */

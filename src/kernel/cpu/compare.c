@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparisons of two operands: out = op(a, b), bytes of 0 or 1, with broadcasting by strides;
  * formulas in ref/compare.c. One function of a row for each type. The loops are written for any
  * strides; compilers make a second version of each for rows that lie dense. Comparisons are C's,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions: oneDNN's, or the built-in one, which is a matrix product per group.
  *
  * What output pixel i sees, tap by tap and there channel by channel, is row i of a matrix `col`

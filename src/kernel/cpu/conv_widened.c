@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions of bfloat16 where no library has kernels for it: some images at a time are widened
  * into workspace, float32's convolution runs on them, and the result is narrowed:
  *

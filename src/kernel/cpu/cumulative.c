@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Along one dimension of [outer,n,inner]: running sums, extremes, variance; formulas in
  * ref/cumulative.c. Columns are taken COLUMNS at a time, so that rows are read in order; running
  * sums are in float64, from element to element. A task owns its columns, or its row, so the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout: a word of Philox for each element (philox.h), the same words as ls_philox4x32's, so the
  * same elements are kept whoever computes them. */
 #include "kernel/cpu/halves.h"

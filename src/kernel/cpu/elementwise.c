@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic of two operands with broadcasting, and the simple one-pass loops; formulas in
  * ref/elementwise.c. Every element is computed on its own in float32, so neither threads nor
  * vectors change a bit. Large outputs are cut into blocks of LS__BLOCK elements, a task each. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing elements: by a condition, and by an index along one dimension; formulas in
  * ref/gather_scatter.c. put_add has one owner for each slice of the first dimension, so elements
  * that fall together are added in order of the index for any number of threads. */

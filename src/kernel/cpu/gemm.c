@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which matrix product runs, and how it is cut among threads.
  *
  * A product above SPLIT_MIN operations is cut along the longer side of C into parts whose number

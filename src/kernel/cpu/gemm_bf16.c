@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bfloat16 matrices, C [m,n] = op(A) op(B) + bias + beta C for each matrix of a
  * batch: through oneDNN, where it has a kernel for this processor, or the built-in one. Sums are
  * float32 and rounded once. A product is cut into pieces by its shape alone (gemm_cut.h); an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The built-in product of bfloat16 matrices: blocks are widened on the way into the buffers that
  * the float32 tiles read (gemm_builtin.c), and C is summed in float32 until it is complete.
  *

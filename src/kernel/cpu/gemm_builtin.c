@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The built-in matrix product, for builds without oneDNN and for shapes where it is faster.
  *
  * B is packed by blocks of K_BLOCK rows into panels two vectors wide; a register tile of ROWS

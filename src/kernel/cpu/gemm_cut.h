@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a product is cut among threads: by its shape alone, because the bits of a library may change
  * with the size of a part. The parts are equal up to LS__CUT_UNIT and an even number, so that two
  * threads have the same to do at any size; large float32 products have four, eight, twelve ….

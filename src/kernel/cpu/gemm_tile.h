@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The register tile of the built-in matrix products; see gemm_builtin.c. */
 #ifndef LS_KERNEL_CPU_GEMM_TILE_H
 #define LS_KERNEL_CPU_GEMM_TILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One step of gated recurrent units; formulas in ref/gru.c. As in lstm.c a row's gates lie side by
  * side. */
 #include "kernel/cpu/vmath.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bfloat16 in kernels whose loops are float32: a block is widened into a buffer on the stack, the
  * float32 loop runs on it, the result is narrowed. The buffer stays in the first-level cache, so
  * loops that memory limits gain as much as the smaller elements save, and none is written twice. */

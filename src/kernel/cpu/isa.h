@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Included by every file that is built once per instruction set.
  *
  * The build compiles these files three times on x86-64, with -march of the levels v4, v3 and base,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of this instruction set. */
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/isa.h"

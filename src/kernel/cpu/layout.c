@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Moving elements: strided to contiguous and back, and rows picked by an index. Strides are
  * merged first (walk.h), so that most calls move a few long rows. embedding_backward has one
  * owner for each range of rows of the table, so rows named twice are added in order of the

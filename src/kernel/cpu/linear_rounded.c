@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products with weights of bfloat16 or int8, which are widened in registers. With few rows of x the
  * time is that of reading the weights, and they have a half or a quarter of float32's bytes.
  *

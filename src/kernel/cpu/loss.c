@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses in one pass over the logits, forward and gradient together; formulas in ref/loss.c.
  * logits [rows,n], targets [rows]. A row's exponentials are summed in float32 by lanes; losses
  * of rows are added in float64 in the order of rows within up to LOSS_BLOCKS blocks, and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One step of long short-term memory; formulas in ref/lstm.c. A row's four gates lie side by side,
  * so each loop walks six or more streams of n elements and everything between them stays in
  * registers. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of an element and two numbers p and q: powers x^p, limits min(max(x, p), q), Huber's
  * loss, leaky ReLU; formulas in ref/elementwise.c. The numbers are rounded to float32 once; each
  * element is computed on its own. */

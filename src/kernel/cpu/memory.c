@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elements of any type: copied, cleared, looked at. */
 #include <string.h>
 

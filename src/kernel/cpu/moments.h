@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mean and variance of many numbers, as norms need them: right to float32's last digits whatever
  * the mean is beside the deviation. Sums are float32 by lanes within a block and float64 over the
  * blocks, in the order of memory.

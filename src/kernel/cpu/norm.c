@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax and layer norm over the last dimension of [rows,n]; formulas in ref/norm.c. Each row
  * is read into the first-level cache once and passed over there; rows of bfloat16 are widened
  * into a buffer on the stack and their results rounded once.

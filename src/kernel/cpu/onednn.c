@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The float32 product of oneDNN, the limit on its instructions, and what it has here.
  *
  * dnnl_sgemm with several threads may cut the sum over k among them, which changes its bits with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interface to oneDNN: onednn.c where the build found the library, onednn_absent.c
  * elsewhere. */
 #ifndef LS_KERNEL_CPU_ONEDNN_H

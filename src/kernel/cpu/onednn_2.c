@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oneDNN 2: layouts are values; an operation is described before its primitive. See
  * onednn_api.h. */
 #include "kernel/cpu/onednn_api.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oneDNN 3: layouts are handles; primitives are described in one call. See onednn_api.h. */
 #include "kernel/cpu/onednn_api.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A build without oneDNN, or with a version that onednn_api.h does not know: the built-in kernels
  * do all products and convolutions. */
 #include "kernel/cpu/onednn.h"

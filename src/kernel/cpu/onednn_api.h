@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of oneDNN that its versions 2 and 3 spell differently: onednn_2.c or onednn_3.c, of
  * which the build takes the one that the library needs. Version 3 hands descriptions of layouts
  * out as handles that are destroyed, version 2 keeps them by value; version 3 knows no description

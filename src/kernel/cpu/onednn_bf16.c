@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bfloat16 matrices through oneDNN, which has kernels for processors with bfloat16
  * instructions, AMX best of all.
  *

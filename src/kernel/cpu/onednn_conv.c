@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions through oneDNN: running them. onednn_conv_plan.c makes the plans, onednn_conv.h
  * has their structs; formulas are those of kernel/ref/conv.c.
  *

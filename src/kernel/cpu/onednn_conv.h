@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan of a convolution in oneDNN, made once for each shape and kept (plans.h): the cut of the
  * work into parts, the primitives, and for each thread the memory handles and the stream to run
  * them with. onednn_conv_plan.c makes them, onednn_conv.c runs them. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of convolutions through oneDNN: the cut, the layouts and the primitives. onednn_conv.c
  * runs them; see its Note [Parts].
  *

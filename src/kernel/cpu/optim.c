@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps, float32 inside as PyTorch's; formulas in ref/optim.c.
  *
  * A call has many parts, some of a few elements. Their elements are numbered through, and each

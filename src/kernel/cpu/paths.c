@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The code that computes each family of kernels on this machine, and where a faster one exists the
  * reason for it: for `lockstep info` and reports of bugs. It asks the same questions as the kernels
  * do when they choose (gemm.c, gemm_bf16.c, conv.c, attention_tiles.c). */

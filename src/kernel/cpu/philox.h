@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Philox4x32-10, a vector of blocks at once: the words of ls_philox4x32 (base/random.c cites the
  * paper), whose words 0 and 2 of the blocks come out as one array, 1 and 3 as another: first[i] and
  * second[i] are words 2i and 2i+1 of the stream from the first block on. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of plans; see plans.h. Entries hang in chains by the hash of their key; the count is
  * bounded, and the entry used longest ago makes room. A plan's memory lies behind its entry, so
  * that giving one back needs no search. One lock guards the table and is held while a plan is

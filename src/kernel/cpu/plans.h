@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: objects that a library makes once for each shape and that are used many times.
  *
  * A table per runtime, bounded: the plan used longest ago makes room. Whoever takes a plan has it

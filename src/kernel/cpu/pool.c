@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pooling of images [N,H,W,C] of float32 or bfloat16: the lanes of a vector are channels. Sums of a
  * window and of a gradient are float32, in order of rows, then columns. Backward goes from place to
  * place and asks the windows over it, so each element of dx is written once; gradients are added in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of a stream, as ls_random_uniform and ls_random_normal make them one by one, to the bit.
  * So this file is compiled without contraction to fused multiply-adds (meson.build). */
 #include "base/normal.h"

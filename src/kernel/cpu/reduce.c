@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums, and the gradient of an activation, which is summed over rows at once. Each sum has one
  * order, fixed by shape and instruction set (the lanes of a vector):
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Root mean square normalisation of rows [rows,n]; formulas in ref/rms_norm.c. The squares of
  * a row are added as moments.h does, other sums within a row in float32 by lanes. Rows are cut into
  * blocks by shape alone, each with its own sum for dw, whose rows are added in order; the blocks'

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding; formulas in ref/rotary.c. Sines and cosines of all positions are
  * made once a call, [T,D/2] each, by turning on from position to position in float64, afresh
  * every RESTART positions so that no error grows. The blocks of RESTART positions are tasks, so

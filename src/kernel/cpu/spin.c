@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Note [Spinning]
  *
  * Between two parallel regions GNU's OpenMP lets idle threads spin about 300,000 times, some 3 to

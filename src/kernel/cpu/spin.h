@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How long OpenMP's idle threads spin before they sleep. */
 #ifndef LS_KERNEL_CPU_SPIN_H
 #define LS_KERNEL_CPU_SPIN_H

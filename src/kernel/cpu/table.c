@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which fast table this processor gets: that of the best instruction set (base/cpu.h), or of the
  * level that LOCKSTEP_CPU names. */
 #include "kernel/cpu/onednn.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tables of the instruction sets this build has; variants_x86.c or variants_plain.c. */
 #ifndef LS_KERNEL_CPU_TABLES_H
 #define LS_KERNEL_CPU_TABLES_H

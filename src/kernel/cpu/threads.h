@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads within a rank: OpenMP where the build has it, else one.
  *
  * Work is cut by shape alone, never by the number of threads, wherever the cut shows in the result.

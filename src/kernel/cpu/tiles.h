@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of small bfloat16 matrices on the processor's matrix tiles (AMX): for kernels whose
  * operands lie packed in the cache and are too small for a library's call. tiles_x86.c, or
  * tiles_absent.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* No matrix tiles: another processor, or a compiler that knows none. */
 #include "kernel/cpu/tiles.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AMX (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18): eight
  * tiles of 16 rows of 64 bytes. Four accumulate 32 x 32 elements of C, two hold A, two B:
  *

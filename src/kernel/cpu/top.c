@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The largest or least elements of rows, in order.
  *
  * Each element becomes an unsigned key that sorts as it does (turned over where the largest come

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* out = factor x^T, by blocks: so that each line read is used while it is near. Blocks of 16 x 16
  * stay in registers where there are 32 of them; elsewhere eight rows at a time are plain loops. */
 #ifndef LS_KERNEL_CPU_TRANSPOSE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of one element, and their gradients: y = f(x), dx = dy f'; formulas in
  * ref/elementwise.c, approximations in vmath.h. `op` is a constant where the loops are inlined,
  * so each case becomes one vector loop. Elements are computed on their own, in float32; of

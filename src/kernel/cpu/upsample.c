@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Images enlarged, their channels last: pixel by pixel, each a loop over the channels. Forward
  * shares rows of the output among threads. Backward shares images: outputs that meet in an input
  * are of one image, so every sum has one order. */

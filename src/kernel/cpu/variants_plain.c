@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Other processors: one variant, for the compiler's plain target. */
 #include "kernel/cpu/tables.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* x86-64: three variants, named after the levels of its psABI. */
 #include "kernel/cpu/tables.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exp, tanh and friends as straight-line code, so that `omp simd` turns them into vectors.
  *
  * Errors are stated against libm in float64 and tested over dense ranges; NaN and infinities come

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cross-entropy of a part of the classes; formulas and passes in ref/vocab_loss.c. Rows go by
  * blocks that fit the first cache, of either type; exponentials are summed in float32 by lanes,
  * blocks and rows in float64 in order. Exponentials are computed again in backward: that costs less

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Walking strided operands: dims of size 1 dropped and neighbours that lie one after the other in
  * every operand merged, so that most shapes end as a few long rows. */
 #ifndef LS_KERNEL_CPU_WALK_H

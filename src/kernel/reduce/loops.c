@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaf loops of reductions, compiled once for each instruction set (LS__REDUCE_KERNELS names the
  * table). Straight loops only: what to combine in which order is reduce.c's business.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The leaf loops of reductions: one table for each instruction set, from one source (loops.c).
  *
  * Bits do not depend on the table: products and sums are never contracted, and each element is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions over raw memory: which loop runs on what, in the canonical order.
  *
  * Work goes in blocks that stay in the nearest cache. Within a block the tree is evaluated from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over raw memory, in the canonical association (docs/design.md, D5).
  *
  * The association of n operands is a binary tree over their index: adjacent pairs first, split at

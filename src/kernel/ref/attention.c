@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scaled dot-product attention of one head at a time (Vaswani et al. 2017, section 3.2.1); several
  * heads may share keys and values (Ainslie et al. 2023):
  *

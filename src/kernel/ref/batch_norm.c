@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batch normalisation (Ioffe & Szegedy 2015), for each channel over the M = N pixels elements of
  * it:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bfloat16 from and to float32: the upper half of a float32, rounded to nearest even. `beta` 1
  * adds to the output: the sum is formed in the wider of the two types and rounded once to the
  * output's. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparisons of two operands of any type but the 16-bit floats, element by element with
  * broadcasting: out[i] = op(a[i], b[i]), 0 or 1. As in IEEE 754 every comparison with NaN is
  * false but "not equal". */

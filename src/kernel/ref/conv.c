@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Convolution over images, as PyTorch defines it (a cross-correlation). With r = i sh - ph + p dh
  * and s = j sw - pw + q dw, over the channels c of output o's group:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Along one dimension of [outer,n,inner]: running sums, extremes, variance.
  *
  *   cumsum:     y_k = x_0 + … + x_k, or from the end; added in that order, in float64

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of one or two elements at a time, with libm in float64 and one rounding at the end.
  *
  *   gelu        x Phi(x), Phi the normal distribution (Hendrycks & Gimpel 2016), or its tanh form

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing elements: by a condition, and by an index along one dimension.
  *
  *   where    out = c ? a : b, the three broadcast by strides

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix product: C[i,j] = sum over p of op(A)[i,p] op(B)[p,j] + bias[j] + beta C[i,j], and a
  * function of that. op(A) is [m,k], op(B) [k,n]; C lies row-major with row stride ldc. Sums are
  * float64 in the order of p; C is rounded once, and the function reads the rounded value, as

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One step of gated recurrent units (Cho et al. 2014), with the reset gate after the product as in
  * cuDNN and PyTorch. gates [rows,3n] of the input in PyTorch's order r, z, n; p [rows,3n] of the
  * state; h, h' [rows,n]:

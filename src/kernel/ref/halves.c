@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plain twins of kernels for bfloat16: each element or row is widened, goes through the float32
  * twin, and is rounded once. */
 #include "kernel/ref/halves.h"

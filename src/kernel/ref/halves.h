@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plain twins of kernels for bfloat16 (halves.c). */
 #ifndef LS_KERNEL_REF_HALVES_H
 #define LS_KERNEL_REF_HALVES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Moving elements: strided to contiguous and back, and rows picked by an index. Nothing is
  * computed but where scatter accumulates and embedding_backward adds rows; both add in row-major
  * order of the contiguous side, so elements that are added to one place have one order. */

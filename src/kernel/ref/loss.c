@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses, float64 inside, over the rows (or elements) that count:
  *
  *   nll            mean of -x_i,target

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One step of long short-term memory (Hochreiter & Schmidhuber 1997, with the forget gate of
  * Gers et al. 2000). gates [rows,4n] in PyTorch's order i, f, g, o; h, c, c' [rows,n]:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Row-wise normalisations over the last dimension: softmax and layer norm, with gradients.
  *
  * softmax:     y_j = exp(x_j - max) / s, s = sum exp(x - max);  log: x_j - max - log s

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps over the parts of a call, as PyTorch computes them; g is the gradient, t the step
  * from 1.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pooling: the largest element or the mean of each window of each channel's plane.
  *
  *   largest   y = the first largest of the window, a NaN before all; dy goes to its place

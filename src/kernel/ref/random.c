@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counter-based random numbers: element i of (seed, stream) is the same whoever draws it. The
  * generator is Philox4x32-10 (base/random.c cites the paper); element i takes word i % 4 of
  * block i / 4, whose key is the seed and whose counter are block and stream. */

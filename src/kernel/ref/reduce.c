@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over rows, columns, everything, or chosen dimensions; float64, in index order, rounded
  * once.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plain twin of every kernel: loops a reader can check against the formula, float64 inside and
  * one rounding at the end. Slow on purpose; nothing here is blocked, vectorised or threaded.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Root mean square normalisation over the last dimension (Zhang & Sennrich 2019, equation 4):
  *
  *   h = x rstd, rstd = 1/sqrt(mean(x^2) + eps), y = h w

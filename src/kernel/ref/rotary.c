@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding (Su et al. 2021, section 3.2.2), with the pairs half a row apart as
  * GPT-NeoX and Llama have them. For d < D/2, a = (first + t) base^(-2d/D):
  *

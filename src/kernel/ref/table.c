@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of plain kernels: the oracle of tests, and LOCKSTEP_CPU=ref. */
 #include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The largest or least elements of rows, in order: by insertion. */
 #include "kernel/ref/ref.h"
 

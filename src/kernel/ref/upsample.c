@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Images enlarged, [N,H,W,C] -> [N,H',W',C]: each output is the sum of up to four inputs, those
  * that the taps of its row and column name, times the product of both shares:
  *

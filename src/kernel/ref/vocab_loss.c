@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cross-entropy of logits whose classes several ranks share (Shoeybi et al. 2019, section 3),
  * float64 inside. Each rank has classes [first, first + n) of each row; between the passes `max`
  * and `sums` are combined over the ranks, so that the last two know the whole row:

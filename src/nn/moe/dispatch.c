@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to the experts and back.
  *
  *     x [T,C] --select--> rows by (expert, token) --exchange--> by (rank, expert, token)

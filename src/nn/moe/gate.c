@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gate: scores of all experts for each token, the k that it visits, and their weights.
  *
  *                 compared           weights                       probabilities P

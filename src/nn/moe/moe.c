@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The layer, and what is asked of all such layers of a model. */
 #include <math.h>
 #include <stdlib.h>

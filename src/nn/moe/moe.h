@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a mixture of experts, between its files: choice of experts (gate.c), which choices
  * are kept and where their rows lie (route.c), rows to the experts and back (dispatch.c). */
 #ifndef LS_NN_MOE_MOE_H

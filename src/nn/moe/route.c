@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which choices are kept, and where their rows lie.
  *
  * The choices of slot 0, all tokens' firsts, come before those of slot 1, and within a slot earlier

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks that all ranks gave ls_pipeline_new the same options and the same parts of a model. */
 #include "dist/agree.h"
 

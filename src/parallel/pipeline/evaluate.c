@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluation: forwards of any number of micro-batches through the stages, without gradients.
  *
  * A rank takes micro-batches in groups of as many as there are ranks, and of each group one stage

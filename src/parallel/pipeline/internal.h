@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pipeline: its stages on this rank, and the values in flight of each micro-batch.
  *
  *   agree.c    compares the options and the model of the ranks

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The replay log of a pipeline that steps within its table: a line for each micro-batch in each
  * stage, with the versions that it read and made. A rank notes them in its report, which all ranks
  * get at the end of a call with the losses, and rank 0 writes them by micro-batch. Versions of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making a pipeline: the schedule, the cut, the edges between stages, and tied parameters: those
  * that stages of several ranks use. Everything follows from the model and the options, so all ranks
  * compute the same. */

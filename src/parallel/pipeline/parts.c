@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of other stages are freed when the model is cut. With LOCKSTEP_CHECK=strict they are
  * kept until the first step, whose first micro-batch shows whether the parts compute the same as
  * forward. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replaying the log of a pipeline that steps within its table: one process computes micro-batch
  * after micro-batch with the whole model, each stage of it with the version that the log says.
  *

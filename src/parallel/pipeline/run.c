@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Executing a rank's list of the schedule. Each micro-batch in a stage has a scope, which is the
  * innermost one while one of its actions runs, and ends with its backward. */
 #include <math.h>

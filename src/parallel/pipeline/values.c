@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values and their gradients between stages; Note [Values] in internal.h. */
 #include <string.h>
 

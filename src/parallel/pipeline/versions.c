@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Versions of a stage's parameters, for schedules that step while micro-batches are in flight
  * (PipeDream, Narayanan et al. 2019, section 3.3; PipeDream-2BW, 2021, section 3.1).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bucket elimination (eliminate.h). The node whose table would be smallest goes first. */
 #include "plan/intra/eliminate.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses an option for each node of a graph such that the sum of all costs, of nodes and edges, is
  * least.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recording a forward pass (graph.h). */
 #include "plan/intra/graph.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operators of a forward pass, and for each of them shapes, where its dimensions go, the
  * parameters that it reads, and its work.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a graph to a problem of choice, and back (search.h). Tables of alike operators, and of the
  * edges between them, are made once. */
 #include "plan/intra/search.h"

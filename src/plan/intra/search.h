@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The placements of all operators and parameters of a model that take least time together: the
  * intra-operator part of Alpa (Zheng et al., OSDI 2022, section 4), as a choice by elimination
  * instead of an integer program.

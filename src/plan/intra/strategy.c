@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strategies and their costs (strategy.h). */
 #include "plan/intra/strategy.h"
 

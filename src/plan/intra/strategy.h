@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The strategies of an operator: how its inputs and its result may be placed along an axis, and
  * what it costs on all axes of a mesh. They follow from where dimensions go (tensor/placement.h):
  *

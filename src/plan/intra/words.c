@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements of parameters as words for ls_tensor_parallel: each parameter's role, then one word
  * for equal roles: of a layer, whose path names its parameters, and of layers whose paths differ in
  * numbers only. */

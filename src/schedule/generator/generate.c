@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a name to a verified table: the generator adds the computations, two passes the rest. */
 #include <string.h>
 

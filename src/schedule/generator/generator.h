@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the generators share: each adds the computations of every rank in their order, F, B or I and
  * W, to an empty table. Passes add the rest (lower.c). */
 #ifndef LS_SCHEDULE_GENERATOR_GENERATOR_H

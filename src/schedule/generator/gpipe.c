@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPipe (Huang et al., NeurIPS 2019, section 2.2): all forwards, then all backwards.
  *
  *     rank 0   F0 F1 F2 F3          B0 B1 B2 B3

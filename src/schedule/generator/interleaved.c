@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interleaved 1F1B (Narayanan et al., SC 2021, section 2.2.2; Megatron-LM's get_schedule_table):
  * rank r has the stages r, P+r, 2P+r, …, so the bubble is V times shorter and there are V times as
  * many messages. P micro-batches pass the first stage of a rank, then the same ones the second

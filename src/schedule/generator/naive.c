@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Naive model parallelism: one micro-batch at a time, and one rank works at a time.
  *
  *     rank 0   F0         B0 F1         B1

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One forward, one backward (PipeDream-Flush: Narayanan et al., ICML 2021, section 3.2). The last
  * rank alternates from the beginning, each rank before it runs one forward more ahead, so rank r
  * holds the activations of at most P-r micro-batches.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PipeDream (Narayanan et al., SOSP 2019): 1F1B without a flush. Each backward is followed by a
  * step of its stage, so a forward reads weights that lack the last steps, and the weights that it
  * read are stashed for its backward (section 3.3). Stage s is P-1-s steps behind; with vertical

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PipeDream-2BW (Narayanan et al., ICML 2021, section 3.1): 1F1B without a flush, in which a step
  * sums per_step micro-batches. With at least P of them, two versions are enough: all stages are one
  * step behind, the newest weights are used by the batch to come and their predecessor by the one

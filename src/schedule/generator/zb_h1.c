@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1): 1F1B whose
  * backward is split. Its input part, for which the rank before waits, runs at once; its weight part
  * runs r micro-batches later on rank r and fills the time in which 1F1B would wait at the end.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The clients of federated rounds. */
 #include <lockstep/lockstep.h>
 

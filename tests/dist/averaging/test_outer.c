@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Averages of local steps against the plain twin in this file: the outer optimizer of DiLoCo and
  * SlowMo in float64, the average itself to the bit, and what averages of parameters have in common
  * with averages of gradients. */

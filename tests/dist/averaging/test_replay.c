@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The replay log of averages: written by a run, and made again by one process. */
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of replicas that differ, and of a round under way. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shares of a step by speed: the division itself, samplers that follow it, and training with a rank
  * that is slower. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Faults on one rank of several: all return the same named error, and a whole checkpoint stays. */
 #include "faults.h"
 #include "says.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that show different names, several boxes of a name, and replicas of some: what N ranks
  * save, M ranks load in other boxes, bit for bit. The reference is the rule by which every element
  * follows from its name and its place in the whole tensor. */

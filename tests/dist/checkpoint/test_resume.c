@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saving, and going on in a new process: the same bits at the same rank count, no sample lost or
  * repeated at another one. Each part is a job of its own, started by ls_spawn, so nothing survives
  * but the folder; what the parts computed they leave in files beside it. */

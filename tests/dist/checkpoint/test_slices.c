@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Distributed tensors: saved in slices by N ranks, loaded in other slices by M, of any cut; ranks
  * that hold the same slice; slices that do not make up the whole. What the state functions show
  * follows from a rule; every element says its own global index. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model and its AdamW on four pipeline stages, saved, loaded by two processes or by one that have
  * several stages each, saved by these, and loaded by four again: every bit of parameters, moments
  * and step counts comes back. Each part is a job of its own, with other initial values. */

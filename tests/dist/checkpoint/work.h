@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the checkpoint tests train: a small network with dropout, AdamW and a loader. */
 #ifndef CHECKPOINT_WORK_H
 #define CHECKPOINT_WORK_H

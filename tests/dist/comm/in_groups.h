@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A test body run in groups of 1 to 8 ranks, in another order than the world's, with memory of each
  * kind. */
 #ifndef IN_GROUPS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fake CUDA and NCCL for tests of the backend `nccl`, and kernels: functions that a stream
  * runs. */
 #ifndef TEST_NCCL_FAKES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every function, dtype and operator of a backend beside the native one: what it promises gives the
  * native results, what it does not is refused. */
 #ifndef TEST_PROMISES_H

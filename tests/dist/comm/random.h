@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random floats of many magnitudes that ranks can tell from each other's, and their sum in the
  * canonical association, by a plain loop. */
 #ifndef RANDOM_H

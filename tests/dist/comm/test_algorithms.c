@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce, gather and scatter, and every algorithm by its name, with real processes: against plain
  * integer loops over dtypes, reduce-ops, odd sizes, roots and kinds of memory; and with random
  * floats: exact ones have the bits of the canonical tree, the ring's are near it and equal on all

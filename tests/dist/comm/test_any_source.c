@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Receives from any source: every letter is taken once, those of a pair in order, none is passed
  * over, and who waits for nobody is told. */
 #include "test.h"

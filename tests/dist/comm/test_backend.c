@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A backend that is not ours: the plug-in `loop` (tests/plugins/loop.c) moves the data of a group.
  * Its results are those of the native group, what it does not promise is refused in words, and its
  * failures are reported as our own. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a plug-in is found, loaded, checked and shown; and what is said of one that cannot be
  * used. */
 #include "test.h"

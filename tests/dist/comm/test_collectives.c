@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation against plain integer loops: dtypes, reduce-ops, odd sizes, buffers private,
  * registered and mixed, in place or not, through every way the engine has. Sums of random floats
  * are compared bit for bit with the canonical tree, written here a second time. */

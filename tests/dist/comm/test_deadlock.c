@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that wait for each other in a circle are named within seconds, on all of them, and slow
  * ranks are not. Of ranks that wait in a row the last one is named at the deadline. */
 #include "comm/core/comm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank under a debugger: its peers wait beyond their deadlines, with a warning. */
 #include <signal.h>
 #include <stdio.h>

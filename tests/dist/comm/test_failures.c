@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Wrong use and deaths: nothing hangs, nothing is silently wrong, both sides are named, and all
  * ranks report the same cause. */
 #include "comm/core/cause.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: parts of the world, many at once, operations in flight on several of them from several
  * threads, callbacks that start the next operation, and nothing allocated in a steady state. */
 #include "says.h"

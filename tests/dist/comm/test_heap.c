@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the heaps of the ranks of a host lie in the address space: Note [Staggered heaps] in
  * heap.c. */
 #include "says.h"

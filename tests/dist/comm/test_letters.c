@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* send and recv: any order, any number, any size; matched in order for each peer and tag. */
 #include "test.h"
 

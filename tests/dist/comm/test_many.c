@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Many buffers as one operation, handles over several groups, barriers that name who is missing,
  * and all of it from several threads at once. Compared with sums over small integers. */
 #include "comm/core/comm.h"

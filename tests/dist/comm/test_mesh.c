@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Meshes: their groups against coordinates counted one by one, hosts, and what is refused. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mismatch matrix: every way in which calls, or the ranks themselves, can differ, by every path
  * data can take. Each is named on all ranks within three seconds, with both sides' values and call
  * sites; no buffer changes; other groups go on. The rows of a path run at the same time. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backend `nccl` over a fake CUDA and a fake NCCL (tests/fake_cuda):
  * operations, order in streams, refusals, failures. Streams are threads with random pauses, so what
  * is not waited for is seen as poison. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of any length: broadcast, all_gather, gather and scatter against what each rank is known to
  * give; lengths around the part that travels first, none, and many pieces. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_to_all, scan and exscan with real processes, in groups of 1 to 8 ranks in another order than
  * the world's: against plain loops over dtypes, reduce-ops, odd sizes, kinds of memory, in place or
  * not, by every algorithm; and with random floats: prefixes have the bits of the canonical tree

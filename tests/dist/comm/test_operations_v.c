@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The v-variants with real processes, in groups of 1 to 8 ranks: blocks of unequal lengths, some
  * empty, packed or with gaps and backwards, in place or not, every dtype, against images built by
  * plain loops, gaps and all. And counts that differ: the entry and both sides are named. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operators: the user's own, in the order of ranks; sums of what is multiplied first; averages of
  * integers. Compared with plain loops over small numbers, which every dtype holds exactly. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* all_reduce from one buffer into another: the bytes of the one in place, in every kind of memory,
  * of every dtype, small and large, blocking or not; `in` stays as it is. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the issue calls proven, with real processes: every algorithm in groups of 1 to 9, 12 and 16
  * ranks, over sizes, dtypes, operators, in place or not, private and registered memory, in the
  * world's order and in reverse. Integers as numbers of each dtype, compared with memcmp to a plain

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small blocking operations that are called again and again (src/comm/engine/one_shot.c), beside
  * other calls, late calls, other paths and wrong calls. */
 #include "test.h"

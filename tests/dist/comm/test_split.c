@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splitting groups by colour and key, duplicates, and groups of groups. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* In a steady state nothing is allocated: all that comm.h has beside the plain operations (those:
  * test_groups.c), small and large, in private memory and in registered. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Storms: random operations of all kinds and sizes, on private and registered memory, on several
  * groups from several threads, some waited for at once and some in random order, compared bit for
  * bit with a plain loop in the canonical association. The same while ranks are stopped and go on at

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tuner in jobs: all ranks use one table, sums keep their bits, and what the user asks for by
  * size is done. In shared memory there is nothing to be tuned. */
 #include "says.h"

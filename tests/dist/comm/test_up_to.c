@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Receives of messages whose length only the sender has: any length up to the receiver's room. */
 #include "says.h"
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What someone who comes from MPI would do with comm.h, by its words alone: any number of letters
  * in flight, waited for in any order; several threads on one group; nothing at all in every
  * operation; every call on a handle over several groups; more than fits. */

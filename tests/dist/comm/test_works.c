@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Handles: waiting for a while, callbacks of the user's, giving operations up. */
 #include "says.h"
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small integers in every dtype, so that results can be compared byte for byte with a plain loop
  * over integers: each value here is exact in every type, and so is each sum over eight ranks. */
 #ifndef VALUES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* 20 steps of PowerSGD in float64 on given gradients, for tests/python/test_powersgd.py, which
  * compares the averages with PyTorch's.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hooks of compression.h on gradients of whole numbers, whose sums are exact: whatever a hook
  * does not deliver must lie in the residuals, to the last bit. */
 #include <math.h>

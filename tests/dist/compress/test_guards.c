@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What DDP promises holds with each communication hook: NaN is named, replicas that drift are
  * found, ranks may have unequal data, micro-batches count once, and a step sends what compression.h
  * says. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks of the user's: what they are shown, and what becomes of what they return. */
 #include <pthread.h>
 #include <stdatomic.h>

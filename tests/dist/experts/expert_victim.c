@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trains experts on the mesh dp=2,ep=2, for test_experts_train. Its bomb stands where the rows have
  * come to the experts, and before their gradients go back. A place of its own (victim.h):
  *

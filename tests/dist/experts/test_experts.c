@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Experts on the ranks of an axis against a twin in one process, which runs each expert on the
  * union of its tokens in the order (rank, token): the same bits. Then bytes, and what is named. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Experts in training: gradients that do not depend on how 4 ranks are divided into dp and ep,
  * losses of a GPT, checkpoints of one mesh on another, and ranks that die. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to ranks: what arrives, gradients the other way, bytes, and what is refused. */
 #include <string.h>
 

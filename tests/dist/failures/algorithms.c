@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every algorithm of the registry under fire: at a random moment a rank is killed, stopped for good
  * or gives another count, over every transport. All others say the same of it, and nothing is left.
  * With TEST_LONG=1 every algorithm many times; otherwise a few of them, in turn by the seed. */

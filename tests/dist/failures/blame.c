@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank whose part of a pipeline fails, or its loss, is the job's cause: whichever rank ends first
  * of those that were told. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pipeline of one part for each rank, of which one comes to grief in its third step. With FAULT
  * "replica" two pipelines, of the even and of the odd ranks, are replicas.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that hangs in the user's code is the job's cause, however many ranks lie between it and
  * the one whose deadline passes: in pipelines of every schedule, groups, messages and a mixture of
  * them.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of which one rank keeps all the others waiting, directly or through each other.
  *
  *     holder WHAT HOW RANK

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job under `lockstep run` that is watched from outside. */
 #include "job.h"
 

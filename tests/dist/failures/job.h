@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job under `lockstep run` that is watched from outside: every line of its output with the time
  * it came, the processes of its ranks, and what it leaves behind. */
 #ifndef FAILURES_JOB_H

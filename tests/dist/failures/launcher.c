@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What befalls the launcher itself, and a second failure while the first is handled: front or agent
  * killed or stopped, ranks stopped and continued, a job that is restarted. */
 #include <dirent.h>

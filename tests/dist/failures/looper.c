@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that runs one algorithm of one operation for ever, over many sizes, and checks the
  * results.
  *

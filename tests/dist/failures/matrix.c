@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The failure matrix: every way in which a rank may fail, at every place, by real processes.
  *
  *     {how} × {where} × {transport}, with 2 to 6 ranks and another victim in turn

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that uses one thing of comm.h beside the algorithms for ever, and checks what comes of it.
  *
  *     mixer USE WRONG

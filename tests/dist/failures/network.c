@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two hosts with a network that fails between them: network namespaces joined by a veth pair, two
  * launchers, two ranks each, trained until the network is cut. Every live rank ends with a named
  * error, both launchers report it, nothing hangs and nothing is left. Needs root. */

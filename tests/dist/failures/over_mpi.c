@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that dies or stops while an MPI carries the data, under that MPI's mpirun.
  *
  *     {Open MPI, MPICH} × {its messages, its collectives} × {kill, stop} × {where} × {victim}

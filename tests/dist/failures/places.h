@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The places of victim.c at which a rank comes to grief, and what reports say of it there. */
 #ifndef FAILURES_PLACES_H
 #define FAILURES_PLACES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A storm of kills: any rank, at any moment of a job's life, over every transport; in half of the
  * runs another rank is killed up to 50 ms after the agent has seen the first one's end, or at once
  * with it. The culprit must be right in every run: of two that are killed at once either is, but

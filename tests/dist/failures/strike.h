@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A fault at a random moment: one rank of a job is killed, stopped for good, or calls something
  * else. */
 #ifndef FAILURES_STRIKE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What comm.h has beside the algorithms, under fire: objects, lists of many, letters from anybody,
  * groups that are made and split, groups in turn, several operations in flight, operators of the
  * user's, callbacks, threads. At a random moment a rank is killed, stopped for good or calls

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A training program of which one rank comes to grief at a chosen place in a chosen way.
  *
  *     victim HOW WHERE RANK FOLDER

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the command and the examples answer to wrong use: in words, with the status to expect, and
  * without one word too many. The texts are what users read, so they are compared as they stand. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the launcher names the end of a job that was not the ranks' own doing: a rank that is
  * stopped, a terminal that is closed, memory that is short. */
 #include <stdio.h>

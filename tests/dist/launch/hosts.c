@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several hosts for the launcher: network namespaces of the test's own, joined by two networks.
  *
  *     host 0   a0 10.99.1.1 ──── b0 10.99.1.2   host 1

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that joins a world and uses what lies below the engine: store, board, descriptors.
  *
  *     member port          prints a port of the loopback that is free

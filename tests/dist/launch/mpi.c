@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data over MPI (LOCKSTEP_DATA_PLANE=mpi) under mpirun of Open MPI and MPICH, where they are
  * installed: the choice of the MPI in words, and what MPICH's mpirun says of a rank that dies. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MPI's own collectives as the backend of a group (LOCKSTEP_BACKEND=mpi) under mpirun of Open MPI
  * and MPICH: every function, dtype and operator gives the native results, on 1 to 4 ranks. */
 #include "test.h"

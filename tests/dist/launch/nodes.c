@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep run` on several hosts, here several on this one, by way of the loopback. The harness
  * fails a test that leaves a process. */
 #include <stdio.h>

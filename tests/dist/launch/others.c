@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds of other launchers: torchrun, mpirun of Open MPI and MPICH where they are installed, srun
  * by its variables; and what their ranks read when one of them dies. */
 #include <stdio.h>

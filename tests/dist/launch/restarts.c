@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep run --max-restarts`: what is tried again, what is not, and what programs see of it. The
  * harness fails a test that leaves a process. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two hosts under real launchers: a Slurm cluster of two nodes that scripts/slurm-two-nodes makes
  * for each test, and mpirun of Open MPI and MPICH between the same two hosts. Nothing is set by
  * hand: rank 0 shares its address and the job's secret through the launcher. The tests with a time

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The start of a job: on a busy host, under limits, without parts of the system, and with ranks
  * that do not come. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A wish to stop is heeded by all ranks after the same step; the second one is not waited for. The
  * harness fails a test that leaves a process. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank dies in a collective: every survivor and the launcher name it in the same words. */
 #include <signal.h>
 #include <stdio.h>

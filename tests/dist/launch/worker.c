@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small training program for the tests of stopping and restarting: hand-made gradients through a
  * reducer.
  *

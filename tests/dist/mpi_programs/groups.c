@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program of MPI that makes groups of its communicators. `groups CASE`; test_groups.c runs it. */
 #include <mpi.h>
 #include <stdio.h>

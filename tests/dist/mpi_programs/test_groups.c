@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_group_from_mpi, and ls_init in programs that initialise MPI themselves, under mpirun of Open
  * MPI and MPICH, where they are installed. */
 #include "under_mpi.h"

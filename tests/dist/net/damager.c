@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of two hosts, of which rank 0 damages what it sends to the other host, after checksums and
  * encryption: a bit of a large piece on its way. All then reduce until they hear of it. */
 #include <string.h>

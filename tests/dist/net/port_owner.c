@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who has a port, from /proc: the socket's inode stands in net/tcp, and its owner has a descriptor
  * that is a link to "socket:[inode]". Of other users' processes the descriptors cannot be seen. */
 #include "port_owner.h"

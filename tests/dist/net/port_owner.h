@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who listens on a port of this host, as far as this user may know. */
 #ifndef LS_TESTS_PORT_OWNER_H
 #define LS_TESTS_PORT_OWNER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strangers, and a rank that they try to disturb; run by strangers.c.
  *
  *     stranger address               prints an IPv4 address of this host, if possible not loopback

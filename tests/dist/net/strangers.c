@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job of two hosts, here both on this one, while strangers knock: its sums are right, it ends
  * well, and the store's process holds no more descriptors than a door has places. */
 #include <stdio.h>

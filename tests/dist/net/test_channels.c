@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Channels, and what is neither copied nor touched: payloads that the transport reads where they
  * lie, or writes where they are wanted. Every rank is on a pretended host of its own. */
 #include <stdlib.h>

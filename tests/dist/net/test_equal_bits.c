@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The promise of D5 between transports: the same random numbers, reduced over shared memory, over
  * TCP, over both mixed, and over two MPIs, give the same bytes, whatever the dtype, operation, size
  * and number of ranks. Every rank hashes all its results; the parent compares. TEST_LONG=1: all

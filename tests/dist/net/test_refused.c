@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ls_init says when the system refuses one rank of two memory, descriptors or shared memory:
  * each call fails in turn, until a job comes through. No rank waits for the one that failed. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between hosts: what wires do. Every rank is on a pretended host of its own. */
 #include <errno.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model whose parameters are sharded in all ways, on any mesh. */
 #ifndef PLACEMENT_SHARDED_H
 #define PLACEMENT_SHARDED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trains on the mesh dp=2,tp=2, for test_tensor_failures. Places of its own (victim.h):
  *
  *     weight0: the victim's samples, and those of its tensor group, have weight 0 in every other

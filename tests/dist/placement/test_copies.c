@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sharded parameters in files, and copies that must be equal: what one mesh saves, another loads,
  * and a copy that has drifted is named. */
 #include <stdlib.h>

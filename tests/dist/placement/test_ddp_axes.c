@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_ddp_new on a mesh: over which axes gradients are summed and by what they are divided, against
  * one process with the whole batch. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout of a tensor that the ranks share draws the mask that one process would for the whole:
  * whichever dimension is cut, along whichever axes. */
 #include <string.h>

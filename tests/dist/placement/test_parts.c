@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters that are sharded in place: first values and the norm of gradients are those of the
  * whole tensor, on any mesh. */
 #include <math.h>

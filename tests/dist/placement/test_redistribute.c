@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions of placements: values by an independent computation of the whole tensor, gradients by
  * the inner product that defines an adjoint. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that compose wrongly, each of which trained with wrong gradients somewhere: they are
  * refused where they are written, with the axis, the argument and the missing conversion. */
 #include <string.h>

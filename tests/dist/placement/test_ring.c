@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Context parallelism: ring attention against the attention of whole sequences, computed in float64
  * from the same numbers; its bytes, its balance, and what it refuses. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank of a tensor-parallel group dies, hangs, has weight 0 or no data left, by real processes
  * under the launcher. */
 #include "../ending.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor parallelism of layers and models: losses, gradients and bytes on any number of ranks
  * against one process. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two threads of each rank compute at once while a mesh is in force: each has its own graph, its
  * own axis and its own errors. */
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A GPT over the axis tp against its order-matched twin: one process that computes the parts of
  * all ranks, one after the other, and adds them in the order in which an all-reduce adds. */
 #include <stdio.h>

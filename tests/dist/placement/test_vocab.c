@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vocabulary shared by the ranks of an axis: the embedding to the bit against the whole table,
  * the loss and its gradient against float64, what goes over the network, what is refused. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training of a model on any mesh, and of the one that most tests take. */
 #ifndef PLACEMENT_TRAIN_H
 #define PLACEMENT_TRAIN_H

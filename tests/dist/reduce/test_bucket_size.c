@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buckets whose sizes Lockstep chooses: there are several of them, alike on all ranks and from the
  * start, and they change no bit; sizes, maps and modes that the caller chose stay. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients that are summed over one group and divided by another's size, against a plain twin:
  * every rank knows what every other rank's gradients were and adds them up by itself in float64.
  *

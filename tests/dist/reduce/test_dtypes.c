@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of every float type in one reducer, in the bucket's memory and in the caller's, against
  * sums in float64. */
 #include <math.h>

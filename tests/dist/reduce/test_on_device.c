@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer over memory of a device: gradients that a stream computes, averaged by the backend
  * `nccl` over its fakes, beside the same training on the host over the native backend. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reducer against a plain twin: every rank knows what every other rank's gradients were (they
  * are drawn from a counter), so it can add them up by itself in float64. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of which only the reached rows are sent between hosts, beside reducers and wrappers that
  * send whole tables: the averages have the same bits. */
 #include <stdlib.h>

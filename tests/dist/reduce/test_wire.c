@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* float32 gradients that travel as bfloat16, against sums in float64. */
 #include <math.h>
 #include <string.h>

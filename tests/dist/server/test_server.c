@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A synchronous server has the bits of data parallelism over its workers. */
 #include <limits.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker or a server that dies, in any phase, is named by all others within half a second, and
  * none of them keeps half of a version. */
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logs of runs with servers: one process makes every version again, whatever the order was; and
  * what the logs say of the modes. */
 #include <errno.h>

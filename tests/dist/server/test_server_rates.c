@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast workers of unequal speed train: with a common step all wait for the slowest. Workers
  * sleep in place of computing. */
 #include <time.h>

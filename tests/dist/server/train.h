@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training of a small model by servers, and by ls_ddp_new over the workers alone. */
 #ifndef SERVER_TRAIN_H
 #define SERVER_TRAIN_H

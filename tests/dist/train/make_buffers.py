@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the table of test_buffers.c: running statistics under PyTorch's DistributedDataParallel.
 
     python3 tests/dist/train/make_buffers.py        needs PyTorch; the stored numbers are 2.13's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models and micro-batches of the tests of pipelines, and comparing with a twin. */
 #ifndef LS_TEST_PIPELINE_MODELS_H
 #define LS_TEST_PIPELINE_MODELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* For tests in which all ranks must end with the same model. */
 #ifndef LS_TEST_REPLICAS_H
 #define LS_TEST_REPLICAS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Uneven batches of a regression for tests of data-parallel training. */
 #ifndef LS_TEST_ROWS_H
 #define LS_TEST_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A network trained under autocast: replicas stay equal to the last bit, parameters, gradients and
  * optimizer remain float32, and it learns what it learns in float32. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DDP over a plug-in (tests/plugins/loop.c) that moves the gradients by threads of its own, late
  * and in its own order: the same losses as native, and a wait that is missing shows. */
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers under DistributedDataParallel: running statistics are rank 0's on all ranks after each
  * step, as PyTorch's are before the next forward pass, and follow each rank's own batches between.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Clipping over a group whose ranks hold different parameters: the norm of the gradients of all of
  * them against a float64 twin, replicated parameters once, the same bits on every rank. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model in two wrapped parts whose graph is cut between them, the backward of the second one
  * whole or in an input and a weight part: gradients, averaged over the ranks with uneven weights
  * and several micro-batches, have the bits of the uncut graph. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DistributedDataParallel against one process on the same global batch.
  *
  * The twin: every rank also trains a plain, unwrapped copy of the network on the *whole* batch.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The examples as a reader starts them. */
 #include "says.h"
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of four dies while they train, by real processes under the launcher: everything ends
  * within a second, the report names rank, cause and what it was doing, and nothing is left. */
 #include <dirent.h>

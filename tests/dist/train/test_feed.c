@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batches that rank 0 reads and scatters are those that each rank would have read; what goes wrong
  * on rank 0 is told on all. */
 #include <stdio.h>

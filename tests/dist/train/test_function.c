@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Users' operations and hooks under DistributedDataParallel: the weights are those of built-in
  * operations to the last bit, on any number of ranks. */
 #include <stdio.h>

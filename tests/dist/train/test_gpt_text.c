@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The main job as a user starts it: `lockstep run -n N train_gpt …`. Losses of every step are
  * compared between runs; wrong use must end with words, never with a hang. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model of which each rank has only a part, under DDP, against one process that has all of it.
  *
  *     rank         0        1        2        3

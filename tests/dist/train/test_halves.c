@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups smaller than the world: two halves that train models of their own agree on stop requests,
  * compare settings and replicas, and save checkpoints each for itself, and errors name ranks of the
  * world. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer in backward (ls_ddp_step_in_backward): the bits of a step afterwards. */
 #include <math.h>
 #include <sched.h>

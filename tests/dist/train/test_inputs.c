@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A module with two inputs and two outputs, wrapped: after each step the replicas are equal, and
  * the losses are those of one process on the whole batch. */
 #include <math.h>

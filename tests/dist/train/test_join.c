@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks with unequal numbers of batches (ls_ddp_join) against a twin in float64 that has all
  * batches:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers that are dropped at random (stochastic depth, Huang et al. 2016; section 6.2.2 of the DDP
  * paper), on all ranks alike and on each by itself, against one process that has all shares. */
 #include <math.h>

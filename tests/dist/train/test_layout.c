@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exact=layout: gradients of a step's shards are added in one tree, whichever ranks compute them.
  * The twin computes all shards on every rank and adds them by a loop of its own. */
 #include <stdlib.h>

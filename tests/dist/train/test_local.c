@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Local steps (ls_ddp_set_local, ls_ddp_average) against a twin in float64 that trains all
  * replicas:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names of operations that the library itself calls: a rank ends after one, and the report of
  * the others names it as that rank's last operation. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that PyTorch answers with an error or a hang, named after the thread that reported them.
  * Most have their tests elsewhere: the table below, which a test compares with those that run.
  *

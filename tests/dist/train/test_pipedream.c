@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous pipelines: their replay log says of each micro-batch the versions of the parameters
  * that the papers give its stages (Narayanan et al. 2019, section 3.3; 2021, section 3.1), and its
  * sequential twin has the same losses and parameters, to the last bit. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines against their sequential twin: gradient accumulation over the same micro-batches in one
  * process. Losses and parameters are equal to the last bit after several steps, with dropout, for
  * every schedule and number of ranks. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines whose ranks differ: one fails while the others wait, one ends, one computes no
  * gradient. */
 #include "says.h"

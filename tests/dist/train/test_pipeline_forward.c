@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_pipeline_forward: what test_pipeline.c does not compare with a twin. Failures reach all ranks,
  * activations are freed on the way, and stages compute at the same time. */
 #include "says.h"

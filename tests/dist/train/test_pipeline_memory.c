@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of pipelines as they run, beside what the verifier says of their tables: what stages keep
  * for their backwards is counted byte for byte, and the tensors' allocator agrees. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pitfalls of pipelines, each beside the whole model in one process: losses scaled once,
  * micro-batches of unequal size, norms of gradients that tied parameters enter once. */
 #include "says.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stages with several ranks against their sequential twin (schedule.h, Note [Meaning of a table]):
  * one process adds the gradients of each replica's micro-batches in ascending order, then these
  * sums over the ranks of the stage in the order of an all_reduce, and divides once. Losses and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Twenty steps of a GPT with dropout: the file of the losses that the last stage writes under each
  * schedule is, byte for byte, that of one process that accumulates gradients over the same
  * micro-batches. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The versions of asynchronous pipelines, looked at from inside: a log of the version that each
  * forward and backward reads, the bytes of the stashes, and how well such a pipeline learns.
  * test_pipedream.c compares their bits with the twin's. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines whose micro-batches count differently, and whose middle stages have losses of their own
  * (the gates' of experts): the mean of all targets against a reference in float64, and gradient
  * accumulation in one process, bit for bit. */

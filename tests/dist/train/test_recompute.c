@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recomputed parts of a data-parallel network: replicas and parameters as without, to the last bit,
  * over steps of micro-batches in which some parameters are shared and some unused. */
 #include <stdio.h>

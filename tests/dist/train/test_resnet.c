@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A ResNet-18 under DistributedDataParallel: convolutions, and batch norm whose statistics are each
  * rank's own. So one process with the whole batch learns something else; what it must equal is one
  * that goes through the ranks' shares one after the other, adds up their gradients, and keeps the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Settings in which ranks must not differ though no shape or count tells so: each difference is an
  * error on all ranks at the first synchronised backward, with both values and both call sites. */
 #include <math.h>

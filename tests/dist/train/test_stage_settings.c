@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of a pipeline must have alike though no shape tells so: settings and optimizers of
  * all stages, the options and the parts of ls_pipeline_new. A difference is an error on all ranks,
  * with the rank that differs, and the job's cause. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state of rank 0 on all ranks when a model is wrapped. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* After the first steps a training step asks the system for no memory at all: every allocation
  * function of libc is counted, on all threads of the rank, but for the calls of other libraries:
  * the matrix library (oneDNN takes a buffer per product, and objects by the C++ library) and an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batch norm over the ranks of a group: each rank has some samples of a batch, in uneven shares.
  * The reference is plain batch norm on the whole batch, which every rank computes for itself.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A training program with something of everything that a trace shows, for
  * tests/programs/test_trace.py.
  *

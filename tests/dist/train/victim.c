@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A training program in which one rank dies at a chosen place, for test_failures.
  *
  *     victim PLACE RANK [MARK]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZeRO: state, gradients and steps divided among the ranks have the bits of data parallelism. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What zero refuses, and what it says when ranks do not do the same. */
 #include <math.h>
 #include <stdio.h>

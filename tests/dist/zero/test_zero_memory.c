@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What training with zero sends in a step, and what it keeps, by counters. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program outside the tree that uses the installed library: the sum over a world of one. */
 #include <lockstep/lockstep.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small training in C++ with lockstep.hpp: y = 2 x0 - x1, learned by a linear layer; and that
  * guards and handles give back what they hold, also when an exception passes. */
 #include <cmath>

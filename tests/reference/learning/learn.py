@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Learns what lessons.py lists with PyTorch, as one would write it there, and stores how that went.
 
     learn.py --digits FOLDER [CASE...]     numbers.json beside it; FOLDER is scripts/make_digits_idx.py's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is learned beside PyTorch, and from where: both sides read this file. No modules needed.
 
 A case is a program of examples/ with its flags. Its first weights are numbers of a formula, handed over as a

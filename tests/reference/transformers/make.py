@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the files beside this script: small GPT-2, BERT, Mixtral and Llama with random weights as Hugging Face's
 transformers saves them, and the logits, losses and gradients that it computes with them.
 

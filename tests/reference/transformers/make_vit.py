@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes vit.safetensors and vit_logits.safetensors beside this script: a small vision transformer of
 torchvision with random weights, and the logits that it computes.
 

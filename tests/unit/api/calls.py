@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of every public function that takes options or fills a struct, written from the public headers for options.c.
 
     calls.py HEADER… > calls.h

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The struct that data sets of one's own begin with states its size. */
 #include <stddef.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every element type in tensors and in files: casts that saturate, and weights that come back. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The program's own destination of log lines. */
 #include <pthread.h>
 #include <stdatomic.h>

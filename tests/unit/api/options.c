@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Structs whose size the caller states: a size that no struct can have is refused in words, a
  * shorter struct of an older header and a longer one of a newer header work, defaults agree
  * however they are asked for, unknown words are refused, and what the library fills ends where the

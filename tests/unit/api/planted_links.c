@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whoever may write to a folder puts a link to another file of this user's where the library is
  * about to make one, at the last moment each time: no call writes to that other file. */
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is left of memory and of cores, read from files of a system that does not exist. */
 #include "base/cgroup.h"
 #include "base/memory.h"

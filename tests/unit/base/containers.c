@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arena, list and checked sizes. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies past the caches are copies: every border, and nothing beyond it. */
 #include "base/copy.h"
 

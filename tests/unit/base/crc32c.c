@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32C against published values (RFC 3720, appendix B.4) and against the plain loop. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SHA-256 against FIPS 180-4's examples and sha256sum; HMAC against RFC 4231's. */
 #include "base/digest.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The real env table: deadlines, parking across processes, passed descriptors, shared memory, and
  * what a spawned child inherits. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What files of other tools are, by their first bytes. */
 #include "says.h"
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The harness itself: what fails is seen to fail, what hangs is ended, what is left is found. */
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The limits of JSON: the scanner counts what jansson would make, whatever the text is. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers against published vectors and known moments. */
 #include <lockstep/random.h>
 

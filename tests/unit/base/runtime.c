@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime's common part: attaching, forks, the activity record. */
 #include <lockstep/random.h>
 #include <lockstep/runtime.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Environment variables: the table, numbers, suggestions, log levels, kernel variants. Each check
  * of a warning runs a helper test of this program with another environment. */
 #include <stdio.h>

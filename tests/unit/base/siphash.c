@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SipHash-1-3 against Python's: PYTHONHASHSEED=0 python3 -c 'print(hex(hash(bytes(range(n)))))',
  * whose key is then 0 (sys.hash_info.algorithm is "siphash13"). */
 #include "base/siphash.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Status codes are pinned; messages are whole and survive being built from one another. */
 #include <lockstep/lockstep.h>
 

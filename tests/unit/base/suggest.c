@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which of some known words is suggested for one that is not known. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names of state in a checkpoint. */
 #include "base/text.h"
 

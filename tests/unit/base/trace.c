@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The recorder of a trace: the ring, its texts, steps, several threads, and damaged memory. */
 #include <pthread.h>
 #include <stdio.h>

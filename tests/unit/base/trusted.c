@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which paths other users can change: a made-up file system of which every row is one fact. */
 #include "test.h"
 

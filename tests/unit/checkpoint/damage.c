@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Damaged files: a flipped bit anywhere, a truncation to any length, files missing or exchanged.
  * The damage is always seen, and the checkpoint before is loaded instead. And the rules of the
  * folder: what is refused, moved aside, replaced, locked. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is asked of the disk when a folder is new, when a step is saved again, and when it gives a
  * byte at a time. */
 #include "faults.h"

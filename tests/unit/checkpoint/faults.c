@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The n-th call about files fails, for n = 1, 2, 3 … until a save succeeds untouched: after each,
  * the newest complete checkpoint loads with its own bytes, the old one was never lost, the error is
  * a named one, and the next open leaves nothing temporary. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of faults and of kills share: a save with a fault, and what must load after it. */
 #ifndef CHECKPOINT_FAULTS_H
 #define CHECKPOINT_FAULTS_H

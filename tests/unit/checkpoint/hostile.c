@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files that are made to be expensive: whatever a file says, reading it takes memory and time in
  * proportion to its size. Each test is a process of its own, so its peak of memory is its own. */
 #include <stdio.h>

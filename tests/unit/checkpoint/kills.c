@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kill -9 anywhere in a save: by the env table at each call about the folder, and by strace at
  * every system call of the process. The newest complete checkpoint loads, the old one was never
  * lost. */

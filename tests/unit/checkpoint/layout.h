@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random tensors and scalars, cut into random boxes that random ranks show: what a mesh of pipeline
  * stages, shards and replicas may be, and more. Every value follows from its name and place. */
 #ifndef CHECKPOINT_LAYOUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who writes what. Every rank's plan follows from the tables of all ranks, which are given to it
  * here as texts, without messages: all plans are the same; put together, the parts of all ranks are
  * every tensor exactly once; each lies in one piece of memory of a rank that shows it; and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `saver FOLDER STEP` saves a step into a folder and ends; the tests kill it on the way. */
 #include "small.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small state whose every value follows from the step, and an env table that counts what is done
  * with the files of one folder and fails, shortens or kills at the n-th call. */
 #ifndef CHECKPOINT_SMALL_H

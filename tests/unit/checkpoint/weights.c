@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of other programs: files made here byte by byte, as the format's README says. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Closed forms are what is counted from the programs. */
 #include "cost/collective.h"
 

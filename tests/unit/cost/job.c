@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A step of a job: parts that can be computed by hand, and laws that hold for every mesh. */
 #include <math.h>
 #include <string.h>

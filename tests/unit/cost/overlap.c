@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of the CS336 notebook: naive and flat give the overlapped row and the best bucket.
  *
  * The notebook's rows do not say what they are of. Taken is what its course asks for: 2 devices,

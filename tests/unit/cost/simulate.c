@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Simulations whose result can be computed by hand, or by the papers' formulas. Times are whole
  * numbers, so that sums are exact, and the error allowed is zero. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Clusters and processors as texts: what they mean, and what is refused. */
 #include <math.h>
 #include <stdio.h>

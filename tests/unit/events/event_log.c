@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Event logs: the bytes of a line, runs that go on, files that cannot be written. TensorBoard's
  * records are read by tests/programs/test_train_image.py. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The job's board: memory that is none is refused in words, and what a rank's process is doing is
  * told. */
 #include <errno.h>

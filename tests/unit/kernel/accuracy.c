@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The polynomials behind exp, tanh, sigmoid and GELU against libm in float64, in units of the last
  * place over dense ranges, for every variant; NaN and infinities as libm has them. */
 #include <float.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bias and activation at the end of a product, and the gradient of both, against the plain twin,
  * and bit for bit against the kernels one by one. */
 #include "base/half.h"

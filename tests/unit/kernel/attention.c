@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention, forward and gradients: fast against plain over lengths around the tile, dims around
  * the vector, separate and interleaved layouts; threads change nothing. */
 #include "kernel_test.h"

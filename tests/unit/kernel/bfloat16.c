@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bfloat16: conversions against the plain twin to the bit, the plain twin against the format's
  * definition. */
 #include "kernel_test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions over shapes, passes, types and what is added: the fast tables, the built-in one and
  * the one that widens bfloat16 against the plain twin, each variant this processor runs, one thread
  * against two and three to the bit, and nothing written beyond the workspace.

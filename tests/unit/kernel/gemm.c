@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: every transposition, odd shapes, rows longer than the matrix, beta 0 and 1;
  * elements outside C stay. Tolerance: partial sums grow
  * as sqrt(k)/3 and are rounded k times, so the largest error of many elements is near 4e-8 k. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bfloat16 matrices against the plain twin: every transposition, odd shapes, rows
  * longer than the matrix, batches, bias, C of both types, beta 0 and 1. Tolerance: products are
  * exact in float32, their sum is rounded k times, and a bfloat16 result once more: a neighbour at

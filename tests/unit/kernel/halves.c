@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels on bfloat16 against their plain twins: the same float32 function, rounded once. The two
  * may land on either side of a rounding, so they agree to one place of bfloat16. */
 #include "base/half.h"

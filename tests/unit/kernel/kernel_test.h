@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the kernel tests: random inputs, comparison with the plain twin, the variants that this
  * machine can run. */
 #ifndef KERNEL_TEST_H

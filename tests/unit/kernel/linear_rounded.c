@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products with weights of bfloat16 and int8 against float64 sums of the same rounded weights, of
  * this file and of the plain twin: odd sizes, rests of the vectors, of the tiles and of the blocks,
  * bias, functions. Tolerance: products of 8 bits are rounded once, and their sum k times, to

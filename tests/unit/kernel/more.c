@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of ops.h: fast against plain, each variant this processor runs, and one thread
  * against two and three to the bit. Tolerances as in sweep.c: plain kernels round once from
  * float64, fast ones sum up to n terms in float32. Of the inputs, w is positive and index holds

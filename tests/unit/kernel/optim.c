@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps over many parts in one call: the bits are those of a call for each part, for any
  * number of threads and any cut into ranges; bfloat16 parameters with master copies have the bits
  * of the float32 loops. */

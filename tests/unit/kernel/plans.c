@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The code between the kernels and oneDNN: the table of plans is bounded and loses
  * nothing however many shapes come; the library serves the shapes it is used for, and a refusal is
  * said once; the paths that are reported are those taken. */

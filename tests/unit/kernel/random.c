@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers drawn by kernels against ls_random_uniform and ls_random_normal, which draw them one by
  * one: bits, for every variant, wherever a stream is cut and however many threads draw. */
 #include <lockstep/random.h>

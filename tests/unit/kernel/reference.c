@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plain twin itself: values computed by hand, gradients against central differences. The
  * differences have the error of float32 results over the step (6e-8 / 1e-2) and of the step squared
  * times the third derivative, so 1e-3 is asked. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Norms and variances of numbers whose mean is large beside their deviation, as a float32 sum would
  * lose it: every variant against float64 loops of this file's own, over rows and planes, forward
  * and backward. Equal numbers give exactly 0. */

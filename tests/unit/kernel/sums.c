@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over chosen dimensions: every alternation of kept and summed ones, against float64 sums of
  * this file and the plain twin; one thread against three to the bit; nothing but the results
  * written. Tolerance: where rows are added in float32 an element is rounded at most log2(terms) +

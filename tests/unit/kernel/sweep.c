@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every kernel over shapes, layouts and beta: the fast tables against the plain twin, each variant
  * this processor runs, and one thread against two and three to the bit.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A case of a sweep computes from the inputs into `out` and returns how many floats it wrote. It is
  * run on the plain twin, then on each variant that this processor has, on one thread and, where
  * there is enough to share, on two and three, whose bits must be those of one. Outputs start as NaN

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of images over shapes, layouts and beta: the fast tables against the plain twin, each
  * variant this processor runs, one thread against two and three to the bit, and nothing written
  * beyond the workspace. Convolutions are conv.c's. */

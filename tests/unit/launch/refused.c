@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the launcher says when the system refuses it memory, descriptors, random numbers or a
  * process: each call that can fail does, in turn, and no rank is started. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The decision about a restart, by itself. */
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep run` with small shell programs. The harness fails a test that leaves a process. */
 #include <stdio.h>
 #include <stdlib.h>

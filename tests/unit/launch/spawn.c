@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_spawn: ranks from inside a program, what it returns and what it leaves. */
 #include <dirent.h>
 #include <signal.h>

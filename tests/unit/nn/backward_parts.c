@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backward in two parts: the bits, the order of ready parameters and the hooks of whole passes;
  * what memory is kept in between; what goes wrong. */
 #include "cut.h"

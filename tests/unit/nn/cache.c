@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a text piece by piece with a cache of keys and values gives the logits of reading it
  * whole, at every position and however it is cut; and what cannot be read is refused in words.
  * The reference is the model itself without a cache, which gpt.c and transformers.c hold against

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A function of the user that returns a positive number has neither succeeded nor failed: every
  * kind of them becomes an error that names the function. */
 #include "says.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Backward from several tensors with given gradients: a graph that was cut gives the bits of the
  * whole one, and every wrong argument an error. */
 #include "cut.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model in two parts with a skip connection, dropout, a shared parameter and parts that may be
  * recomputed, and its gradients over several micro-batches: what tests of cut graphs compare. */
 #ifndef TEST_CUT_H

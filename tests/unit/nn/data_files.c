@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text and IDX files: what a good one gives, and that every bad one is answered in words. */
 #include "comm/runtime/init.h"
 #include "data/paths.h"

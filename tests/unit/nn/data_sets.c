@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CIFAR-10, .npy and token shards: what a good file gives, and that every bad one is refused with
  * its name and the place in it. */
 #include "scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LOCKSTEP_DETERMINISTIC=strict: training gives the same bits with 1, 2 and 3 threads; without it,
  * with the same number of threads. The networks are as large as it takes for kernels to be cut
  * among threads: a convolutional one (strides, groups, batch norm, pools; weight gradients are sums

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program for tests/python/test_transformers.py and test_torchvision.py: loads a model and its
  * input from safetensors files, writes the logits into one, and the model into another.
  *

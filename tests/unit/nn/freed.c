@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What backward gives back on its way: the activations of modules, and nothing that the user may
  * still look at. */
 #include "../tensor/local.h"

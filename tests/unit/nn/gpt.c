@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The GPT of models/ against the same network in PyTorch 2.13: losses and gradient norms of twelve
  * AdamW steps with clipping, from weights that are a formula. The numbers are the output of
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What networks begin with: values that a seed has had since they were written down here, whatever
  * was not drawn on the way, and LS_SKIP_INIT, under which layers draw nothing. */
 #include <math.h>

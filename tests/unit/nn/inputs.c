@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules with several inputs and outputs, and the parts of a module by name. */
 #include "test.h"
 

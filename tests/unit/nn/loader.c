@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loader against direct reads in the sampler's order. */
 #include "says.h"
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loader with shards: parts of a rank's batch, which are the same on any number of ranks. */
 #include "says.h"
 #include "test.h"

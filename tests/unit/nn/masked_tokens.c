@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which tokens the BERT example masks: how many, where, what becomes of them, and that it depends
  * on seed, epoch and index alone. Chances are held against their expectation, at 5 standard
  * deviations of draws that are the same in every run. */

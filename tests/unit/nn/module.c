@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules: names, sharing, freeing, layers, initial values, clipping, hashing. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mixture of experts in one process: the layer and its gradients against float64, the figures of
  * routing, masks, recomputation, and what is refused. */
 #undef LS_NO_SITES

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers against PyTorch 2.13. The numbers below are the output of
  *
  *     import math, torch

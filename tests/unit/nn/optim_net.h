@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parameters that the tests of optimizers train, and their gradients; the script stands in
  * optim.c. */
 #ifndef OPTIM_NET_H

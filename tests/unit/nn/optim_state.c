@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state of optimizers: what a checkpoint saves comes back, each step from the state before it
  * agrees with a float64 twin, bfloat16 parameters have master copies in it. */
 #include "optim_net.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts: every model cut at every place computes what its forward computes, bit for bit, also when
  * each stage has only its own parameters. */
 #include "says.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers by path: what a model draws depends on its names, and not on what else was made or
  * run. An independent twin computes the streams from the names by random.h. */
 #include <math.h>

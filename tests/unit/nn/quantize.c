@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_module_quantize: products read the weights rounded as the header says, whichever way they lie
  * and after they have changed; the values stay; gradients are refused in words. And what it costs a
  * GPT that has learned: held-out loss and logits beside those of float32. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recomputed parts against the same graph kept: every gradient bit for bit, what observers hear and
  * when, how much memory it takes, and what goes wrong. */
 #undef LS_NO_SITES

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The models' .recompute: gradients of every parameter equal to the last bit to those without, with
  * dropout, and with two forward passes (whose masks differ) before the backward pass. */
 #include "test.h"

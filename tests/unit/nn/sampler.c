@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The sampler against counting: every sample once an epoch, one global order for every number of
  * ranks, blocks where the header says. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What programs/generate draws from: the distribution against a plain twin that ranks tokens by
  * counting, and the pieces of text it writes. */
 #include "says.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning rates against the formula written out by hand. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Suspended scopes: one for each micro-batch, forward and backward in any order; misuse; memory. */
 #include "cut.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shifted, mirrored and normalised images against the padded image of the definition; the way of
  * the epoch to them; and ranks that each shuffle for themselves. */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2, BERT, Mixtral and Llama of models/ against Hugging Face's transformers: the files of
  * tests/reference/transformers hold small models with random weights as it saves them, and what it
  * computes with them (make.py there wrote both). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of images, and the networks made of them: names and shapes as torchvision's, initial
  * values, running statistics, and three steps of ResNets beside PyTorch's. */
 #include "test.h"

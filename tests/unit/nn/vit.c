@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vision transformer of models/ against torchvision's: vit.safetensors holds its weights under
  * its names, vit_logits.safetensors what it computes (tests/reference/transformers/make_vit.py). */
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The search for mesh, cuts, schedule and all else beside one that simulates every plan. */
 #include "plan/auto.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan that is written is not slower, in the schedule that it names, than one that is left. */
 #include "plan/choose.h"
 

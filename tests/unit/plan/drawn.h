@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Samples that a seed draws, with which plans are checked: numbers, chains of parts, and an
  * environment without memory. */
 #ifndef UNIT_PLAN_DRAWN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The inter-operator program beside an exhaustive search that follows the definition: every chain
  * of stages, every shape of each. Times are small integers, so all sums are exact. */
 #include "plan/inter.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The choice by elimination beside brute force, and what the search finds for models. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The partitioner beside an exhaustive search that follows the definition: every chain of stages,
  * every number of replicas, on every level. Times are small integers, so all sums are exact. */
 #include <math.h>

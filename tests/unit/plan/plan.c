@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan that a program reads: what it says is what the file says, in the form that pipelines
  * take. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The prediction of a step beside sums by hand: two stages, one of them replicated, and how many
  * micro-batches a plan asks for. All numbers are small powers of two or sums of them: exact. */
 #include "plan/predict.h"

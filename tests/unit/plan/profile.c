@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Profiles: what is measured of a model's parts, and the chain that the partitioner gets of it. */
 #include <stdio.h>
 #include <string.h>

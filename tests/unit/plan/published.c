@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Networks whose configurations Narayanan et al. (SOSP 2019, table 1) publish for 16 workers, from
  * the sizes of their layers: a layer takes 3 x its multiply-adds, forward and backward, at any
  * speed that a V100 may reach in float32 (its peak is 15.7 TFLOP/s), and workers have 10 Gbit/s. */

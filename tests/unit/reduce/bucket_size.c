@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How large buckets are for a link and a model, against a search of all sizes and by hand. */
 #include "reduce/bucket_size.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep plan schedule`: tables that it prints and reads, and pictures. Its words stand in
  * tests/golden. */
 #include "script.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of the tables beside the papers' formulas. All times are whole numbers, so that the sums
  * are exact, and the error allowed is zero. */
 #include <stdio.h>

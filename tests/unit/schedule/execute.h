@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An execution of a table in symbols, written from Note [Meaning of a table] (schedule.h) and from
  * nothing of the verifier: values are hashes of what they were made from, so two results are equal
  * only if the same operations were applied to the same values in the same order. */

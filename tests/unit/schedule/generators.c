@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The generators' tables: verified, equal to the sequential twin, in the order of the papers, with
  * the memory that the papers' formulas give; and the specs that they refuse. */
 #include "base/env_posix.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verifier beside an independent execution (execute.h): damaged tables that deadlock or give
  * other weights than the sequential twin are refused, and damaged tables that still give the same
  * ones are accepted. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables for the tests: of a generator, of a text, and copies that may be damaged. */
 #ifndef TABLES_H
 #define TABLES_H

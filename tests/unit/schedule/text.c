@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text form: what is printed reads back as the same table, and a malformed text is refused with
  * the line, what stands there and what is expected. */
 #include <stdio.h>

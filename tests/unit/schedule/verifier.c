@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every reason for which the verifier refuses a table, by a smallest example of it. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bfloat16 tensors: which type an operation gives, that each result is rounded once, and autocast.
  * Gradients of every operation are in tests/grad, products in tests/unit/kernel/gemm_bf16.c. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_linear_activation: the numbers of the operations one by one, to the bit, and what it keeps. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A runtime of this thread alone, without communication: what tensor tests need of ls_init. */
 #ifndef TEST_LOCAL_H
 #define TEST_LOCAL_H

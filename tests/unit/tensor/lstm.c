@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ls_lstm and ls_gru against the same cells written with elementwise operations: values, gradients,
  * a state that is carried on, and sequences of nothing; layers against PyTorch. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ls_memory_get_stats counts: in use, cached, most of both. */
 #include <lockstep/memory.h>
 #include <lockstep/optim.h>

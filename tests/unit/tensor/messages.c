@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What users read after the common mistakes: the whole text, with the line in *their* file. */
 #undef LS_NO_SITES
 #include <stdio.h>

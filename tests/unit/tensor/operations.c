@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the gradient checks do not see of ops.h: other types, views, poison, tensors without
  * elements, memory of a steady loop. */
 #include <math.h>

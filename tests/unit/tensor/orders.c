@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sorting and picking in every type, beside an independent reference: places sorted by qsort, whose
  * comparison reads a long double, which holds every number of every type, and then the place. */
 #include <math.h>

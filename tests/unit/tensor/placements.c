@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the rules of placements claim is true: each operation runs on the parts, terms or copies
  * that the ranks of an axis would have, in every combination that is not refused; what it gives
  * must be the parts, terms or copies of the operation on the whole, and so must be the gradients,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A range of elements as boxes of a tensor: they have each element once, in order, at its place. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lifetimes: handles, scopes, keeping, poison; and that a steady loop asks the system for nothing.
  */
 #include <pthread.h>

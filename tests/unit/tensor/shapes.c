@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Views alias, copies do not; broadcasting against plain loops; casts, random streams, printing. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the threads of kernels do between two kernels. */
 #include <dirent.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tokenizer's tests share. */
 #ifndef TOKENIZER_COMMON_H
 #define TOKENIZER_COMMON_H

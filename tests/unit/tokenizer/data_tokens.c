@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep data tokens`: the shards it writes, beside what encoding the files gives. */
 #include <sys/stat.h>
 #include <unistd.h>

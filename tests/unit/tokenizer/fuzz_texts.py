@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random texts that are hard on a tokenizer: all of Unicode, white space of every kind, contractions, special
 tokens whole and in part. The same seed gives the same texts."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Made tests/unit/tokenizer/fixture with the `tokenizers` package (0.22; pip install tokenizers):
 
     gpt2/        vocab.json, merges.txt: GPT-2's form      json/      the same as tokenizer.json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Encoding and decoding: beside ids of the `tokenizers` package (fixture/ids.json, written by
  * make_fixture.py), beside a plain quadratic merge, and there and back. */
 #include <jansson.h>

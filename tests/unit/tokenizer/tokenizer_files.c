@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of a tokenizer: what is read, and that every bad one is answered in words. */
 #include <sys/resource.h>
 #include <sys/stat.h>

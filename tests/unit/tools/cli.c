@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines read by a table. Texts about mistakes stand in tests/golden; here: what is read, in
  * which order, and with which status it ends. */
 #include "test.h"

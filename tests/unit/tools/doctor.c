@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Findings of `lockstep doctor` about systems with one thing wrong. What it reads on this system
  * is printed by a golden case. */
 #include "test.h"

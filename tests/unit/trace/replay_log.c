@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The replay log: what is written is read again, and each line that is no event is named. */
 #include <errno.h>
 #include <stdio.h>

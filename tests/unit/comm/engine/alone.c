@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A world of one: the same engine without peers. Life of the runtime, arguments, memory. */
 #include "test.h"
 

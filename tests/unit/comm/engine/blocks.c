@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of blocks against a plain map of bytes. */
 #include "test.h"
 

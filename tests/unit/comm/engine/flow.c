@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers that join the two ends of a message in a trace. */
 #include "comm/core/flight.h"
 #include "comm/core/group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When the memory of an operation in one shot may be written again. */
 #include "comm/engine/one_shot.h"
 #include "comm/core/group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The algorithms beside direct ones: what they cost, what the checker says of wide and of rooted
  * programs, and of bugs planted in them. That every one is right for 1 to 64 ranks: programs.c. */
 #include <stdio.h>

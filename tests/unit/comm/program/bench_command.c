@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep bench`: rows that a program can read, sums that are right, flags that are understood or
  * answered in words. Times are not judged here. */
 #include <jansson.h>

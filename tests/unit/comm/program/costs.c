@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is counted from the programs is what the closed forms say, and the other way round; and the
  * count of one message after the other is right where it can be seen by hand. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What may be received before its turn: of every algorithm, for each receive all steps before it
  * that touch its place, found by walking over all that a step waits for, must be in its `need`, and
  * nothing else. */

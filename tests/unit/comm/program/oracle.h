@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What reductions are compared with: one element, by the definition in kernel/reduce/reduce.h. */
 #ifndef ORACLE_H
 #define ORACLE_H

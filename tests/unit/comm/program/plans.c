@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: whether operations run in one shot, alike on all ranks. */
 #include <stdio.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every algorithm, for every number of ranks, proven by the checker; planted bugs are rejected in
  * the right words; costs equal their closed forms. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions over raw memory against plain recursive loops, bit for bit, on every instruction set
  * this processor has. */
 #include <math.h>

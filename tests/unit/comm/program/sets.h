@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sets of programs, one of each rank, made by an algorithm; and bugs planted in them. */
 #ifndef SETS_H
 #define SETS_H

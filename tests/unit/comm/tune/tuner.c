@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of the tuner that need no job: rules, counts, the fit, the table, the file. */
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses, interfaces, the secret's file: what hosts meet by. */
 #include <errno.h>
 #include <fcntl.h>

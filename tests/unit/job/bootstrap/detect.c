@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which launcher is seen in environments that were recorded from real ones. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What flows over an open link, plain and TLS: the same bytes in the same order, however the
  * system cuts them; damage, truncation and the wrong key are errors and never bytes. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links and listeners over loopback: the right secret gets in, whatever else comes does not, and
  * costs neither time nor memory beyond what listener.h says. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two ends of a link in one process, over loopback. */
 #ifndef TEST_MEET_H
 #define TEST_MEET_H

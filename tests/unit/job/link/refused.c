@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a link says when the system refuses it memory, descriptors, random numbers or a way. */
 #include <errno.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes find each other, agree on the world, and tell each other of failures, stops and the end. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a node says when it is refused, when it cannot join, and when a link breaks. */
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes in one thread: node 0 and others, turned by turns, with stores of their own. */
 #ifndef TEST_TURNS_H
 #define TEST_TURNS_H

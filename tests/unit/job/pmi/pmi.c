@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lines of PMI-1, against a process manager whose answers were written before. */
 #include <stdio.h>
 #include <string.h>

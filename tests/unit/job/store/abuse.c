@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The server against bad, slow and many clients: they are dropped, alone, and a good client's calls
  * go on meanwhile. Its deadlines here are far below what any of them could hold it up for. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the store says when the system refuses it memory, descriptors or time. */
 #include <errno.h>
 #include <stdio.h>

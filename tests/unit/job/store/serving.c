@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread turns the server at least every 5 ms, so that a connection adopted meanwhile is seen.
  */
 #include "serving.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A store's server in a thread of the test, as it lives in the launcher's loop. */
 #ifndef SERVING_H
 #define SERVING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The store's calls, over a connection and in memory: every test runs on both. */
 #include <stdio.h>
 #include <stdlib.h>
