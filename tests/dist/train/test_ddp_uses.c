@@ -570,6 +570,7 @@ static void check_odd_call(ls_module *module, const char *wanted)
     CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: ddp: the ranks differ in the arguments: ");
     CHECK_CONTAINS(ls_error_message(), wanted);
     CHECK_SAYS(ls_error_message(), "the arguments");
+    CHECK_SAYS(ls_error_message(), "wrong ones (%s)");
     CHECK_SAYS(ls_error_message(),
                "give every rank its own copy of the whole model, and the same options");
 }
