@@ -163,8 +163,8 @@ static ls_status make_runner(const row *r, runner *out)
     }
     out->optim = ls_sgd_new(out->net, LS_OPTIONS(ls_sgd_options, .lr = 0.0));
     LS_TRY(out->optim != NULL ? LS_OK : ls_error_status());
-    return ls__schedule_steps(r->schedule) > 1 ? ls_pipeline_set_optim(out->pipe, out->optim)
-                                               : LS_OK;
+    return ls__schedule_steps_itself(r->schedule) ? ls_pipeline_set_optim(out->pipe, out->optim)
+                                                  : LS_OK;
 }
 
 static void free_runner(runner *r)

@@ -245,6 +245,8 @@ const ls__action_form *ls__action_form_of(int kind);
 /* The version that the rule gives a micro-batch at a stage. */
 int ls__schedule_version(const ls__schedule *schedule, int stage, int micro_batch);
 int ls__schedule_steps(const ls__schedule *schedule);
+/* Whether it steps the optimizer: pipedream and pipedream-2bw, also where a call has one step. */
+bool ls__schedule_steps_itself(const ls__schedule *schedule);
 
 /* The rank that has micro-batch m of a stage. */
 int ls__schedule_rank(const ls__schedule *schedule, int stage, int micro_batch);

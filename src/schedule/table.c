@@ -148,6 +148,11 @@ int ls__schedule_steps(const ls__schedule *schedule)
     return schedule->micro_batches / schedule->per_step;
 }
 
+bool ls__schedule_steps_itself(const ls__schedule *schedule)
+{
+    return schedule->per_step != schedule->micro_batches || schedule->delay != 0;
+}
+
 int ls__schedule_version(const ls__schedule *schedule, int stage, int micro_batch)
 {
     const int delay =

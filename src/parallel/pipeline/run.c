@@ -539,19 +539,13 @@ static ls_status check_weights(ls_pipeline *p, ls_module *net, const ls_micro_ba
     return LS_OK;
 }
 
-/* Of pipedream and pipedream-2bw, also where a call has one step only. */
-static bool steps_itself(const ls__schedule *s)
-{
-    return s->per_step != s->micro_batches || s->delay != 0;
-}
-
 static ls_status check_backward_call(ls_pipeline *p, ls_module *net, const ls_micro_batch *micro)
 {
     if (net == NULL || micro == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the module or the micro-batches are "
                                         "NULL; give both");
     }
-    if (p->optim == NULL && steps_itself(p->schedule) && has_gradients(p)) {
+    if (p->optim == NULL && ls__schedule_steps_itself(p->schedule) && has_gradients(p)) {
         return ls__fail(
             LS_ERR_STATE,
             "ls_pipeline_backward: schedule %s steps after every %d micro-batch%s; give "
