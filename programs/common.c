@@ -39,6 +39,18 @@ void read_options(const cli_command *command, int argc, char **argv)
     }
 }
 
+bool is_given(const char *flag, char *const *argv)
+{
+    const size_t length = strlen(flag);
+    for (char *const *word = argv + 1; *word != NULL; word++) {
+        if (strncmp(*word, "--", 2) == 0 && strncmp(*word + 2, flag, length) == 0 &&
+            ((*word)[2 + length] == '\0' || (*word)[2 + length] == '=')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 const char *duration(double seconds, char *out, size_t bytes)
 {
     long long whole = seconds > 0.0 ? (long long)(seconds + 0.5) : 0;

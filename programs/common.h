@@ -24,6 +24,9 @@ _Noreturn void give_up(int code, const char *format, ...) LS_PRINTF(2, 3);
  * data and not the program. */
 void must(ls_status status);
 
+/* Whether the command line, which ends with NULL, has --`flag`. */
+bool is_given(const char *flag, char *const *argv);
+
 /* "1:05", "2:03:04" */
 const char *duration(double seconds, char *out, size_t bytes);
 

@@ -23,8 +23,41 @@ static void check_rotary(const decoder_shape *shape)
     }
 }
 
-void decoder_check(const decoder_shape *shape)
+static void refuse_flag(const char *flag, const decoder_shape *shape, const char *models)
 {
+    give_up(EXIT_USAGE, "--%s is for --model %s, and this is a %s; leave it out, or give --model",
+            flag, models, shape->model);
+}
+
+/* A flag that would be ignored is a mistake: often --model is missing. */
+static void check_meaning(const decoder_shape *shape, char *const *argv)
+{
+    static const char *const of_experts[] = {"experts", "experts-per-token", "capacity", "padded"},
+                             *const of_rotary[] = {"kv-heads", "hidden", "tied"},
+                             *const sizes[] = {"layers", "dim", "heads"};
+    const bool llama = decoder_is_llama(shape->model);
+    const bool rotary = llama || decoder_is_mixtral(shape->model);
+    for (int i = 0; i < 4; i++) {
+        if (!decoder_has_experts(shape->model) && is_given(of_experts[i], argv)) {
+            refuse_flag(of_experts[i], shape, "moe or mixtral");
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!(i < 2 ? rotary : llama) && is_given(of_rotary[i], argv)) {
+            refuse_flag(of_rotary[i], shape, i < 2 ? "llama or mixtral" : "llama");
+        }
+        if (decoder_is_gpt2(shape->model) && !shape->exact && is_given(sizes[i], argv)) {
+            give_up(EXIT_USAGE,
+                    "--%s: the sizes of %s are the published ones; leave it out, or give --model "
+                    "gpt",
+                    sizes[i], shape->model);
+        }
+    }
+}
+
+void decoder_check(const decoder_shape *shape, char *const *argv)
+{
+    check_meaning(shape, argv);
     if (shape->dim % shape->heads) {
         give_up(EXIT_USAGE, "--dim %lld is not a multiple of --heads %lld", (long long)shape->dim,
                 (long long)shape->heads);
@@ -192,6 +225,11 @@ static const family *family_of(const char *model)
            : decoder_is_llama(model)   ? &llama
            : decoder_is_mixtral(model) ? &mixtral
                                        : &gpt;
+}
+
+bool decoder_is_of_a_kind(const char *a, const char *b)
+{
+    return family_of(a) == family_of(b);
 }
 
 decoder_loader *decoder_loader_of(const char *model)

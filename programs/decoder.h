@@ -67,20 +67,23 @@ typedef struct decoder_shape {
     {"exact-shape", CLI_SWITCH, &(s).exact, .hidden = true, .help = "the sizes also apply to gpt2"}
 /* clang-format on */
 
-void decoder_check(const decoder_shape *shape); /* ends the program if the sizes do not fit */
+/* Ends the program if the sizes do not fit, or a flag has no meaning for the model. */
+void decoder_check(const decoder_shape *shape, char *const *argv);
 
 bool decoder_is_gpt2(const char *model); /* gpt2 and its larger sizes */
 bool decoder_is_llama(const char *model);
 bool decoder_is_mixtral(const char *model);
 bool decoder_has_experts(const char *model);
+bool decoder_is_of_a_kind(const char *a, const char *b); /* as gpt2 and gpt2-xl */
 ls_gpt2_options decoder_gpt2_options(const decoder_shape *shape);
 ls_llama_options decoder_llama_options(const decoder_shape *shape);
 ls_mixtral_options decoder_mixtral_options(const decoder_shape *shape);
 
 /* Reads the sizes of GPT-2, Llama or Mixtral, except `context`, from the config.json that
  * transformers writes beside the weights; `weights` is the folder or a file in it. False: there is
- * none. The config.json of another model, or of a variant not computed here, ends the program. */
-bool decoder_read_config(const char *weights, decoder_shape *shape);
+ * none. The config.json of another model, or of a variant not computed here, ends the program, and
+ * so does a flag that says otherwise. */
+bool decoder_read_config(const char *weights, decoder_shape *shape, char *const *argv);
 
 /* The config.json of this shape for transformers, from malloc; NULL: it has no model of the
  * kind. */

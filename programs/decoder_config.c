@@ -17,6 +17,7 @@
 
 #define CONFIG_BYTES_MAX (1 << 20) /* true ones have a few thousand */
 #define END_OF_TEXT 50256
+#define EPS_MISSING 1e-6    /* of a Llama's norms, as transformers takes it */
 #define COUNT_MAX (1 << 24) /* the largest count is the size of a vocabulary */
 
 static _Noreturn void refuse_count(const char *path, const char *name)
@@ -48,6 +49,16 @@ static int64_t count_in(const json_t *config, const char *name, const char *path
         refuse_count(path, name);
     }
     return count;
+}
+
+/* Gives up unless it is a number above 0; 0 where there is none. */
+static double number_or_0(const json_t *config, const char *name, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    if (value != NULL && !json_is_null(value) && !(json_number_value(value) > 0.0)) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is no number above 0; is it damaged?", path, name);
+    }
+    return json_number_value(value);
 }
 
 /* Gives up unless `name` is missing or has the value `wanted`. */
@@ -132,7 +143,22 @@ static void read_gpt2(const json_t *config, const char *path, decoder_shape *sha
     shape->heads = count_in(config, "n_head", path);
     shape->dim = count_in(config, "n_embd", path);
     shape->positions = count_in(config, "n_positions", path);
-    shape->eps = json_number_value(json_object_get(config, "layer_norm_epsilon"));
+    shape->eps = number_or_0(config, "layer_norm_epsilon", path);
+}
+
+/* Llama 3.1 and later have other frequencies than those of the base. */
+static void refuse_scaled(const json_t *rope, const char *path)
+{
+    const json_t *type = json_object_get(rope, "rope_type");
+    const char *name = json_string_value(type != NULL ? type : json_object_get(rope, "type"));
+    const bool scaled =
+        name != NULL ? strcmp(name, "default") != 0 : json_object_get(rope, "factor") != NULL;
+    if (scaled) {
+        give_up(EXIT_FAILURE,
+                "\"%s\": rotary positions are scaled (%s), which is not computed here; give a "
+                "model without \"rope_scaling\", such as Llama 2, TinyLlama or SmolLM",
+                path, name != NULL ? name : "by a factor");
+    }
 }
 
 /* transformers 5 writes an object, earlier versions "rope_theta" and, where it is scaled,
@@ -140,10 +166,9 @@ static void read_gpt2(const json_t *config, const char *path, decoder_shape *sha
 static double read_rope(const json_t *config, const char *path)
 {
     const json_t *object = json_object_get(config, "rope_parameters");
-    const json_t *from = json_is_object(object) ? object : config;
-    expect_none(config, "rope_scaling", path);
-    expect(from, "rope_type", "default", path);
-    return json_number_value(json_object_get(from, "rope_theta"));
+    refuse_scaled(object, path);
+    refuse_scaled(json_object_get(config, "rope_scaling"), path);
+    return number_or_0(json_is_object(object) ? object : config, "rope_theta", path);
 }
 
 /* The part that Llama and Mixtral have alike. */
@@ -158,7 +183,7 @@ static void read_rotary(const json_t *config, const char *path, decoder_shape *s
     shape->hidden = count_in(config, "intermediate_size", path);
     shape->positions = count_in(config, "max_position_embeddings", path);
     shape->rope_base = read_rope(config, path);
-    shape->eps = json_number_value(json_object_get(config, "rms_norm_eps"));
+    shape->eps = number_or_0(config, "rms_norm_eps", path);
 }
 
 static void read_llama(const json_t *config, const char *path, decoder_shape *shape)
@@ -167,6 +192,7 @@ static void read_llama(const json_t *config, const char *path, decoder_shape *sh
     expect_switch(config, "mlp_bias", false, path);
     read_rotary(config, path, shape);
     shape->model = "llama";
+    shape->eps = shape->eps > 0.0 ? shape->eps : EPS_MISSING;
     shape->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
 }
 
@@ -180,9 +206,38 @@ static void read_mixtral(const json_t *config, const char *path, decoder_shape *
     shape->top_k = count_in(config, "num_experts_per_tok", path);
 }
 
-bool decoder_read_config(const char *weights, decoder_shape *shape)
+/* Gives up if the command line says otherwise. */
+static void check_given(const char *path, const decoder_shape *asked, const decoder_shape *found,
+                        char *const *argv)
+{
+    const struct {
+        const char *flag;
+        int64_t asked, found;
+    } sizes[] = {{"layers", asked->layers, found->layers},
+                 {"dim", asked->dim, found->dim},
+                 {"heads", asked->heads, found->heads},
+                 {"vocab", asked->vocab, found->vocab},
+                 {"kv-heads", asked->kv_heads, found->kv_heads},
+                 {"hidden", asked->hidden, found->hidden},
+                 {"experts", asked->experts, found->experts},
+                 {"experts-per-token", asked->top_k, found->top_k},
+                 {"tied", asked->tied, found->tied}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (sizes[i].asked != sizes[i].found && is_given(sizes[i].flag, argv)) {
+            give_up(EXIT_USAGE, "--%s contradicts \"%s\", whose model has %lld; leave it out",
+                    sizes[i].flag, path, (long long)sizes[i].found);
+        }
+    }
+    if (is_given("model", argv) && !decoder_is_of_a_kind(asked->model, found->model)) {
+        give_up(EXIT_USAGE, "--model %s contradicts \"%s\", which is of a %s; leave it out",
+                asked->model, path, found->model);
+    }
+}
+
+bool decoder_read_config(const char *weights, decoder_shape *shape, char *const *argv)
 {
     char path[1024];
+    const decoder_shape asked = *shape;
     if (!config_of(weights, path, sizeof path)) {
         return false;
     }
@@ -201,7 +256,8 @@ bool decoder_read_config(const char *weights, decoder_shape *shape)
     shape->exact = true;
     shape->vocab = count_in(config, "vocab_size", path);
     json_decref(config);
-    decoder_check(shape);
+    check_given(path, &asked, shape, argv);
+    decoder_check(shape, argv);
     return true;
 }
 

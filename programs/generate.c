@@ -60,14 +60,15 @@ static bool has_file(const char *folder, const char *name)
 }
 
 /* Reads the flags of the run that saved the checkpoints, or exported the folder. Its run_file
- * stays: texts belong to it. The tokenizer's files lie in the folder of an export. */
-static void read_run(settings *s, const cli_command *command, int argc, char **argv)
+ * stays: texts belong to it. The tokenizer's files lie in the folder of an export; of a run that
+ * learned bytes they are those of an earlier one. */
+static void read_run(settings *s, const cli_command *command, char **argv)
 {
     const char *folder = s->checkpoint != NULL ? s->checkpoint : s->weights;
     const bool beside = has_file(folder, "tokenizer.json") || has_file(folder, "vocab.json");
     const char *given = s->tokenizer;
     run_file *run = run_file_new(command);
-    if (!run_file_read(run, folder, true, argc, argv)) {
+    if (!run_file_read(run, folder, true, argv)) {
         if (s->checkpoint != NULL) {
             (void)fprintf(stderr,
                           "%s: no run.json, because an earlier version saved there; the model is "
@@ -77,10 +78,12 @@ static void read_run(settings *s, const cli_command *command, int argc, char **a
         }
         return;
     }
-    const char *format = run_file_text(run, "format");
-    if (given == NULL && beside) {
+    const char *format = run_file_text(run, "format"), *used = run_file_text(run, "tokenizer");
+    const bool shards = format != NULL && strcmp(format, "tokens") == 0;
+    const bool bytes = !shards && (used == NULL || strcmp(used, "bytes") == 0);
+    if (given == NULL && beside && !bytes) {
         s->tokenizer = folder;
-    } else if (s->tokenizer == NULL && format != NULL && strcmp(format, "tokens") == 0) {
+    } else if (s->tokenizer == NULL && shards) {
         give_up(EXIT_USAGE,
                 "the model in \"%s\" learned from shards of tokens, whose tokenizer it does "
                 "not know; give --tokenizer",
@@ -109,7 +112,7 @@ static void check_model_is_named(const settings *s)
     }
 }
 
-/* Also reads config.json beside the weights, whose sizes take precedence over the options. */
+/* Also reads config.json beside the weights, which options must not contradict. */
 static settings read_flags(int argc, char **argv)
 {
     static settings s = {.prompt = "",
@@ -157,14 +160,14 @@ static settings read_flags(int argc, char **argv)
         .ranked = true};
     read_options(&command, argc, argv);
     check_model_is_named(&s);
-    read_run(&s, &command, argc, argv);
+    read_run(&s, &command, argv);
     if (s.greedy) {
         s.sampling.temperature = 0.0;
     }
-    if (s.weights && decoder_read_config(s.weights, &s.shape)) {
+    if (s.weights && decoder_read_config(s.weights, &s.shape, argv)) {
         s.shape.context = s.shape.positions;
     } else {
-        decoder_check(&s.shape);
+        decoder_check(&s.shape, argv);
     }
     return s;
 }
@@ -177,8 +180,9 @@ static void open_tokenizer(writer *w, settings *s)
 {
     const char *path = s->tokenizer;
     if (path == NULL) {
-        const bool beside = s->weights != NULL && (decoder_is_gpt2(s->shape.model) ||
-                                                   has_file(s->weights, "tokenizer.json"));
+        const bool published = decoder_is_gpt2(s->shape.model) || s->shape.exact;
+        const bool beside =
+            s->weights != NULL && (published || has_file(s->weights, "tokenizer.json"));
         path = beside ? s->weights : "bytes";
     }
     if (LS_STATUS_OF(w->tokenizer = ls_tokenizer_new(path)) < 0) {

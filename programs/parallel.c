@@ -234,26 +234,13 @@ static void check_plan(const trainer_options *o)
     }
 }
 
-static bool is_given(const trainer_options *o, const char *flag)
-{
-    const size_t length = strlen(flag);
-    for (char **word = o->words + 1; *word != NULL; word++) {
-        const char *name = *word + 2;
-        if (strncmp(*word, "--", 2) == 0 && strncmp(name, flag, length) == 0 &&
-            (name[length] == '\0' || name[length] == '=')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* A plan with a mesh says the whole step. */
 static void follow_settings(trainer_options *o, const ls_plan_settings *s)
 {
     static const char *const said[] = {"batch",    "accum",     "micro-batches", "zero",
                                        "sequence", "recompute", "tensor-plan"};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
-        if (is_given(o, said[i])) {
+        if (is_given(said[i], o->words)) {
             give_up(EXIT_USAGE, "--plan and --%s set the same; leave one of them out", said[i]);
         }
     }

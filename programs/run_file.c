@@ -73,18 +73,6 @@ static rule rule_of(const cli_option *o)
     return SAID;
 }
 
-static bool is_given(const char *flag, int argc, char **argv)
-{
-    const size_t length = strlen(flag);
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, flag, length) == 0 &&
-            (argv[i][2 + length] == '\0' || argv[i][2 + length] == '=')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- values --------------------------------------------------------------------------------- */
 
 /* A path is saved from the root, because the next run may start in another folder. */
@@ -277,7 +265,7 @@ static void refuse_single(const char *folder, const char *flag)
             folder, flag, above);
 }
 
-bool run_file_read(run_file *run, const char *folder, bool model, int argc, char **argv)
+bool run_file_read(run_file *run, const char *folder, bool model, char **argv)
 {
     char path[5000];
     refuse_single(folder, model ? "checkpoint" : "resume");
@@ -300,7 +288,7 @@ bool run_file_read(run_file *run, const char *folder, bool model, int argc, char
         if (saved == NULL || (model && at != MODEL && !is_in(OF_TEXT, o->name))) {
             continue;
         }
-        if (is_given(o->name, argc, argv)) {
+        if (is_given(o->name, argv)) {
             compare(run, o, saved);
         } else {
             take_over(run, o, saved);

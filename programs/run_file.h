@@ -25,7 +25,7 @@ void run_file_free(run_file *run);
 
 /* Takes over what `folder`'s file says; `model`: only what makes the model and its tokenizer. Ends
  * the program at a contradiction. False: there is no file. */
-bool run_file_read(run_file *run, const char *folder, bool model, int argc, char **argv);
+bool run_file_read(run_file *run, const char *folder, bool model, char **argv);
 
 /* Notes the values of the flags after the first `from`, for run_file_write: defaults that follow
  * from other flags are not filled in yet. */

@@ -34,6 +34,7 @@
 
 #define JUDGE_BATCH 16
 #define GPT2_TOKENS 50257
+#define BYTES 256 /* tokens without a tokenizer */
 
 typedef struct settings {
     const char *data, *format, *tokenizer, *held_out;
@@ -95,9 +96,10 @@ static settings *read_flags(int argc, char **argv)
     if (!s.data) {
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
-    decoder_check(&s.shape);
-    if (s.train.init && decoder_read_config(s.train.init, &s.shape) &&
-        s.shape.context > s.shape.positions) {
+    const bool published = s.train.init && decoder_read_config(s.train.init, &s.shape, argv);
+    if (!published) {
+        decoder_check(&s.shape, argv);
+    } else if (s.shape.context > s.shape.positions) {
         give_up(EXIT_USAGE, "--context is %lld, the model of --init knows %lld positions",
                 (long long)s.shape.context, (long long)s.shape.positions);
     }
@@ -199,6 +201,12 @@ static void introduce(const settings *s, const tokens *data, const trainer *t)
         (void)printf("note: without --tokenizer a token is a byte, so this is GPT-2's shape with a "
                      "vocabulary of %lld, not its own of %d\n",
                      (long long)s->shape.vocab, GPT2_TOKENS);
+    }
+    if (s->shape.exact && s->tokenizer == NULL && s->shape.vocab > BYTES &&
+        cli_choice(FORMATS, s->format) == TEXT) {
+        (void)printf("note: the model has %lld tokens, and without --tokenizer a token of the text "
+                     "is a byte; give the tokenizer that it was trained with\n",
+                     (long long)s->shape.vocab);
     }
     trainer_introduce(t, s->shape.model, "windows");
 }

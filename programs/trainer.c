@@ -223,8 +223,15 @@ static void load_weights(const trainer *t)
     const char *path = t->set->init;
     if (path != NULL) {
         char from[512];
-        must(t->task.load ? t->task.load(t->task.net, path)
-                          : ls_module_load_safetensors(t->task.net, path, NULL));
+        const ls_status status = t->task.load ? t->task.load(t->task.net, path)
+                                              : ls_module_load_safetensors(t->task.net, path, NULL);
+        if (status == LS_ERR_MISMATCH) {
+            give_up(EXIT_FAILURE,
+                    "--init: %s. The model is built as --model and its sizes say, or as the "
+                    "config.json beside the weights",
+                    ls_error_message());
+        }
+        must(status);
         (void)snprintf(from, sizeof from, "--init %s", path);
         must_be_finite(&(ls_checkpoint_item)LS_ITEM("model", t->task.net), 1, from);
     }

@@ -286,7 +286,7 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     read_options(&command, argc, argv);
     o->run = run_file_new(&command);
     const int64_t accum = o->accum;
-    o->described = o->resume != NULL && run_file_read(o->run, o->resume, false, argc, argv);
+    o->described = o->resume != NULL && run_file_read(o->run, o->resume, false, argv);
     run_file_note(o->run, own->count);
     const int status = check_written(&command);
     if (status != 0) {

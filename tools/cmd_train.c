@@ -5,6 +5,7 @@
  *     lockstep train gpt -n 4 --data book.txt            as lockstep run -n 4 lockstep train gpt …
  *
  * They are installed in libexec/lockstep; in a build folder they are in programs/. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,22 +72,35 @@ static int become(const char *program, char **argv)
     return 1;
 }
 
+/* Where -n 4 or -n4 stands; 0: nowhere. */
+static int place_of_ranks(int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++) {
+        const char *word = argv[i];
+        if (strncmp(word, "-n", 2) == 0 && (word[2] == '\0' || isdigit((unsigned char)word[2]))) {
+            return i;
+        }
+    }
+    return 0;
+}
+
 /* `lockstep train gpt -n 4 …` is `lockstep run -n 4 lockstep train gpt …`. */
-static int run_on_ranks(int argc, char **argv)
+static int run_on_ranks(int argc, char **argv, int at)
 {
     static char run[] = "run", option[] = "-n", self[PATH_BYTES], train[] = "train";
     char **all = calloc((size_t)argc + 6, sizeof *all);
-    const bool joined = argv[2][2] != '\0'; /* -n4 */
-    const int rest = joined ? 3 : 4;
+    const bool joined = argv[at][2] != '\0'; /* -n4 */
+    const int rest = at + (joined ? 1 : 2);
     const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (all == NULL || length < 0 || (!joined && argc < 4)) {
+    if (all == NULL || length < 0 || rest > argc) {
         free(all);
         return cli_wrong(&command, "-n needs a number of ranks");
     }
-    char *const front[] = {run, option, joined ? argv[2] + 2 : argv[3], self, train, argv[1]};
+    char *const front[] = {run, option, joined ? argv[at] + 2 : argv[at + 1], self, train, argv[1]};
     memcpy(all, front, sizeof front);
-    memcpy(all + 6, argv + rest, (size_t)(argc - rest) * sizeof *all);
-    const int status = cmd_run(6 + argc - rest, all);
+    memcpy(all + 6, argv + 2, (size_t)(at - 2) * sizeof *all);
+    memcpy(all + 6 + at - 2, argv + rest, (size_t)(argc - rest) * sizeof *all);
+    const int status = cmd_run(6 + at - 2 + argc - rest, all);
     free(all);
     return status;
 }
@@ -98,7 +112,7 @@ int train_become(const char *kind, char **argv)
     return become(program, argv);
 }
 
-/* -n is recognised only as the first option; any other argument belongs to the program. */
+/* Every argument but -n belongs to the program. */
 int cmd_train(int argc, char **argv)
 {
     static const char *const kinds[] = {"gpt", "bert", "image"};
@@ -113,8 +127,9 @@ int cmd_train(int argc, char **argv)
                    ? cli_wrong(&command, "there is no \"%s\"; did you mean %s?", argv[1], near)
                    : cli_wrong(&command, "there is no \"%s\"; give gpt, bert or image", argv[1]);
     }
-    if (argc > 2 && strncmp(argv[2], "-n", 2) == 0) {
-        return run_on_ranks(argc, argv);
+    const int ranks = place_of_ranks(argc, argv);
+    if (ranks > 0) {
+        return run_on_ranks(argc, argv, ranks);
     }
     return train_become(argv[1], argv + 1);
 }

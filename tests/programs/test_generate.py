@@ -22,6 +22,10 @@ SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-generate-")
 FOLDER = pathlib.Path(SCRATCH.name)
 SHAPE = ("--layers", 1, "--dim", 16, "--heads", 2, "--context", 16)
 TEXT = "abcdefghijklmnopqrstuvwxyz\n" * 40
+LETTERS = json.dumps({
+    "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate("abcdefghijklmnopqrstuvwxyz")}, "merges": []},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+    "decoder": {"type": "ByteLevel"}})
 
 THEIRS = """
 import sys, torch, transformers
@@ -129,6 +133,8 @@ def a_checkpoint_and_an_exported_folder_need_no_flag_again():
     said = generate("--checkpoint", folder, "--heads", 4, "--prompt", "h", status=2).stderr.decode()
     assert f"--heads 4 contradicts the checkpoints in \"{folder}\", whose model has --heads 2" in said, said
     command(BUILD / "programs/train_gpt", "--resume", folder, "--steps", 150, "--export", "exported/", cwd=FOLDER)
+    assert generate("--weights", "exported", "--prompt", "hijk", "--greedy", "--tokens", 20).text == with_flags
+    (FOLDER / "exported/tokenizer.json").write_text(LETTERS)  # of an earlier export
     assert generate("--weights", "exported", "--prompt", "hijk", "--greedy", "--tokens", 20).text == with_flags
     said = generate("--weights", "exported/model.safetensors", "--prompt", "h", status=1).stderr.decode()
     assert len(said) < 400, said
@@ -260,7 +266,8 @@ def what_cannot_be_is_refused_in_words():
             model_type="mixtral", num_hidden_layers=1, num_attention_heads=4, hidden_size=8, intermediate_size=8,
             num_local_experts=2, num_experts_per_tok=1, max_position_embeddings=16, vocab_size=256, **more)))
     for name, more in (("biased", {"attention_bias": True}), ("mlp-biased", {"mlp_bias": True}),
-                       ("far", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})):
+                       ("far", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), ("theta", {"rope_theta": "1e4"}),
+                       ("wordless", {"rope_scaling": {"rope_type": "default"}})):
         (FOLDER / name).mkdir(exist_ok=True)
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
             model_type="llama", num_hidden_layers=1, num_attention_heads=4, hidden_size=8, intermediate_size=8,
@@ -291,11 +298,25 @@ def what_cannot_be_is_refused_in_words():
             (1, sentence('"%s": "%s" is "%s"; only "%s" is supported'), "--weights", "relu"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
             (1, sentence('"%s": "%s" is given, which is not computed here'), "--weights", "sliding"),
-            (1, '"rope_scaling" is given', "--weights", "scaled"),
-            (1, '"rope_scaling" is given', "--weights", "far"),
+            (1, "rotary positions are scaled (by a factor)", "--weights", "scaled"),
+            (1, sentence('"%s": rotary positions are scaled (%s), which is not computed here; give a model without '
+                         '"rope_scaling", such as Llama 2, TinyLlama or SmolLM'), "--weights", "far"),
+            (1, "rotary positions are scaled (llama3)", "--weights", "far"),
             (1, '"attention_bias" is not false', "--weights", "biased"),
             (1, '"mlp_bias" is not false', "--weights", "mlp-biased"),
-            (1, '"rope_type" is "yarn"', "--weights", "yarn"),
+            (1, "rotary positions are scaled (yarn)", "--weights", "yarn"),
+            (1, "(--tokenizer names another tokenizer)", "--weights", "wordless"),
+            (1, sentence('"%s": "%s" is no number above 0; is it damaged?'), "--weights", "theta"),
+            (2, sentence('--%s contradicts "%s", whose model has %lld; leave it out'), "--weights", "grouped", "--layers", 5),
+            (2, sentence('--model %s contradicts "%s", which is of a %s; leave it out'), "--weights", "grouped", "--model",
+             "llama"),
+            (2, sentence("--%s is for --model %s, and this is a %s; leave it out, or give --model"), "--weights",
+             "run.safetensors", "--experts", 4),
+            (2, "--kv-heads is for --model llama or mixtral, and this is a gpt", "--weights", "run.safetensors", "--kv-heads", 1),
+            (2, "--tied is for --model llama, and this is a mixtral", "--weights", "run.safetensors", "--model", "mixtral",
+             "--tied"),
+            (2, sentence("--%s: the sizes of %s are the published ones; leave it out, or give --model gpt"), "--weights",
+             "run.safetensors", "--model", "gpt2", "--layers", 2),
             (2, sentence("--heads %lld is not a multiple of --kv-heads %lld"), "--weights", "grouped"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
             (1, "pipe/config.json\" is not a regular file; give the path of a regular file", "--weights", "pipe"),
@@ -315,10 +336,7 @@ def what_cannot_be_is_refused_in_words():
 
 @test
 def an_empty_prompt_needs_a_token_to_begin_with():
-    (FOLDER / "letters.json").write_text(json.dumps({
-        "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate("abcdefghijklmnopqrstuvwxyz")}, "merges": []},
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        "decoder": {"type": "ByteLevel"}}))
+    (FOLDER / "letters.json").write_text(LETTERS)
     (FOLDER / "letters").write_text("abcdefghijklmnopqrstuvwxyz" * 40)
     command(BUILD / "programs/train_gpt", "--data", "letters", "--tokenizer", "letters.json", *SHAPE, "--steps", 1,
             "--batch", 1, "--save", "of-letters", cwd=FOLDER)

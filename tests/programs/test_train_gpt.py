@@ -436,6 +436,10 @@ def a_model_of_transformers_is_trained_on_by_its_own_config():
         # Its embeddings are zero, so at first all tokens are as probable.
         assert f"vocabulary {vocab}" in text_of and abs(judged(text_of)[0] - math.log(vocab)) < 1e-4, text_of
     assert hash_of(printed[0]) == hash_of(printed[1])
+    says(command(BUILD / "programs/train_gpt", "--init", "theirs", "--data", text(), "--steps", 1, "--batch", 1, "--context", 8,
+                 cwd=FOLDER),
+         "note: the model has %lld tokens, and without --tokenizer a token of the text is a byte; give the tokenizer that it was "
+         "trained with")
     refused = subprocess.run(list(map(str, (BUILD / "programs/train_gpt", "--init", "theirs", *flags, "--context", 129))),
                              cwd=FOLDER, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, timeout=60)
@@ -549,6 +553,9 @@ def a_full_disk_under_zero_leaves_the_checkpoint_before():
 @test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
+    said = command(BUILD / "lockstep", "train", "gpt", "--data", text(), *SMALL, "--dim", 16, "-n", 2, "--steps", 1, "--export",
+                   "other.safetensors", cwd=FOLDER)
+    assert "replicas identical: 2 of 2" in said, said  # -n may stand anywhere
     (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)
     for status, words, *flags in (
             (2, "--data is missing"),
@@ -570,6 +577,8 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, '--dtype is "half"; give float32 or bf16', "--data", text(), "--dtype", "half"),
             (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
              "--held-out", "words.bin", *SMALL),
+            (1, sentence("--init: %s. The model is built as --model and its sizes say, or as the config.json beside the weights"),
+             "--data", text(), *SMALL, "--init", "other.safetensors"),
             (1, 'cannot read "nowhere": No such file or directory', "--data", "nowhere"),
             (1, "shorter than a window", "--data", "short")):
         done = subprocess.run([BUILD / "programs/train_gpt", *map(str, flags)], cwd=FOLDER, text=True,

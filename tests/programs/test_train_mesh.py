@@ -225,7 +225,7 @@ def small_gpt2():
     folder = emptied("gpt2")
     folder.mkdir()
     gpt2_folder.model(folder, vocab=256, c=16, heads=4, random=random.Random(1))
-    return folder
+    return ("--model", "gpt2", "--init", folder, "--layers", 1, "--dim", 16, "--heads", 4)
 
 
 def check_export(kind, mesh, *flags):
@@ -247,8 +247,8 @@ def parts_of_layers_are_exported_as_one_model():
         check_export("gpt", mesh, "--dropout", 0 if "cp" in mesh else 0.1, *flags)
     for mesh in ("tp=2", "tp=4"):
         check_export("bert", mesh, "--vocab", 257)
-    check_export("gpt", "tp=2", "--model", "gpt2", "--init", small_gpt2())
-    check_export("gpt", "pp=2,tp=2", "--model", "gpt2", "--init", small_gpt2(), "--micro-batches", 2)  # a tied embedding
+    check_export("gpt", "tp=2", *small_gpt2())
+    check_export("gpt", "pp=2,tp=2", *small_gpt2(), "--micro-batches", 2)  # a tied embedding
     file = FOLDER / "alone.safetensors"
     losses("gpt", "tp=2", "--dropout", 0, "--export", file, steps=3)
     losses("gpt", None, "--dropout", 0, "--init", file, steps=1)  # all of it is there
@@ -327,7 +327,7 @@ def models_that_an_axis_cannot_divide_are_refused_before_the_first_step():
     images = ("--data", training.images(FOLDER, 3), "--classes", 4)
     for kind, mesh, named, flags in (
             ("bert", "cp=2", "inputs of a model bert", ()),
-            ("gpt", "dp=1,cp=2", "inputs of a model gpt2", ("--model", "gpt2", "--init", small_gpt2())),
+            ("gpt", "dp=1,cp=2", "inputs of a model gpt2", small_gpt2()),
             ("gpt", "tp=2", "layers of a model lstm", ("--model", "lstm")),
             ("gpt", "ep=2", "experts of a model gpt", ()),
             ("image", "tp=2", "layers of a model cnn", (*images, "--model", "cnn")),
