@@ -53,18 +53,26 @@ static double rate_of(const recipe *how)
     return rate;
 }
 
+/* Within `part` of the rate; other work on the machine may make it less. */
+static void check_rate(double rate, double expected, double part)
+{
+    const double promised = UNITS * UNIT_MS * 1e-3;
+    CHECK(rate <= (1.0 + part) * expected);
+    CHECK_WITHIN(promised * expected / rate, (1.0 + part) * promised);
+}
+
 DIST_TEST(asynchronous_workers_do_not_wait_for_one_that_is_twice_as_slow, 5)
 {
     const double async = rate_of(&(recipe){.server = {.mode = LS_SERVER_ASYNC, .servers = 1}});
-    CHECK_NEAR(async, 3.5, 0.05 * 3.5);
+    check_rate(async, 3.5, 0.05);
     const double sync = rate_of(&(recipe){.server = {.servers = 1}});
-    CHECK_NEAR(sync, 2.0, 0.05 * 2.0);
+    check_rate(sync, 2.0, 0.05);
 }
 
 DIST_TEST(a_backup_worker_takes_the_place_of_one_that_is_twice_as_slow, 5)
 {
     const double backup = rate_of(&(recipe){.server = {.servers = 1, .backup = 1}});
-    CHECK_NEAR(backup, 3.5, 0.1 * 3.5); /* the latest of three wake-ups counts in each step */
+    check_rate(backup, 3.5, 0.1); /* the latest of three wake-ups counts in each step */
 }
 
 TEST_MAIN
