@@ -62,11 +62,12 @@ def times_of(said):
 
 
 def device_text(printed, rows, dim):
-    """The lines of --device from what copies of bench/dev/kernels print: products, no product's speed exceeded, and memory."""
+    """The lines of --device from what copies of bench/dev/kernels print: products, no product's speed exceeded, and memory.
+    Of each kernel the slowest copy counts: ranks wait for each other in every step."""
     copies = [times_of(said) for said in printed]
     if any(name not in times for times in copies for name in (*POINTWISE, "qkv forward")):
         raise Refused("bench/dev/kernels prints no products, or no pointwise kernels")
-    times = {name: statistics.median(times[name] for times in copies) for name in copies[0]}
+    times = {name: max(times[name] for times in copies) for name in copies[0]}
     products = []
     for layer, factors in LAYERS.items():
         inputs, outputs = (dim * factor for factor in factors)

@@ -29,13 +29,13 @@ AdamW [rows*4dim]                      2800.0 us
 
 @test
 def the_device_is_what_kernels_of_another_network_took():
-    """Of copies that ran at the same time. An element of [rows,dim] takes 100 us each time it is read or written."""
+    """Of the slowest of copies that ran at the same time. An element of [rows,dim] takes 100 us each time it is read or written."""
     slower = re.sub(r"(\d+\.\d) us", lambda found: f"{3 * float(found[1]):.1f} us", KERNELS)
     lines = compare_sim.device_text([KERNELS], 1024, 128).splitlines()
     assert lines[0] == "1007.640gflop" and lines[1] == "5.243gbyte", lines
     assert lines[2:] == ["matmul 1024 384 128 100.000us", "matmul 1024 128 384 200.000us", "matmul 128 512 1024 400.000us"], lines
     lines = compare_sim.device_text([KERNELS, slower], 1024, 128).splitlines()
-    assert lines[1:3] == ["2.621gbyte", "matmul 1024 384 128 200.000us"], lines
+    assert lines[1:3] == ["1.748gbyte", "matmul 1024 384 128 300.000us"], lines
     assert compare_sim.MODEL["dim"] // 2 == 128, "products of the network that is judged calibrate nothing"
 
 
