@@ -553,7 +553,7 @@ static ls_status check_module(ls_module *module)
                : ls__fail(LS_ERR_STATE,
                           "the %s is part of a %s; wrap the whole model, or wrap it before it is "
                           "added",
-                          ls__module_name(module), module->entries->parent->cls->name);
+                          module->cls->name, module->entries->parent->cls->name);
 }
 
 /* What this rank can say by itself. Lists the parameters. */

@@ -578,14 +578,15 @@ static void check_odd_call(ls_module *module, const char *wanted)
 DIST_TEST(a_call_that_is_wrong_on_one_rank_is_named_by_all, 3)
 {
     ls_module *inner, *whole = perceptron_in_a_model(&inner), *other = perceptron(0.0);
-    check_odd_call(
-        ls_rank() == 1 ? inner : whole,
-        "rank 0 has right ones, as 2 of 3 ranks, rank 1 has wrong ones (the 0 is part of a "
-        "Sequential; wrap the whole model, or wrap it before it is added); ");
+    check_odd_call(ls_rank() == 1 ? inner : whole,
+                   "rank 0 has right ones, as 2 of 3 ranks, rank 1 has wrong ones (the Sequential "
+                   "is part of a "
+                   "Sequential; wrap the whole model, or wrap it before it is added); ");
     check_odd_call(ls_rank() == 2 ? NULL : whole, "rank 2 has wrong ones (the module is NULL");
     ls_module *ddp = ls_ddp_new(whole, ls_world(), NULL);
     CHECK_OK(ls_module_status(ddp));
-    check_odd_call(ls_rank() == 2 ? inner : other, "rank 2 has wrong ones (the 0 is part of a");
+    check_odd_call(ls_rank() == 2 ? inner : other,
+                   "rank 2 has wrong ones (the Sequential is part of a");
     check_odd_call(ls_rank() == 0 ? ddp : other,
                    "rank 0 has wrong ones (parameter 0.0.weight belongs to a ddp already");
     backward_of_ones(ddp, 1.0);
