@@ -67,6 +67,7 @@ def a_failure_is_counted_and_shown():
     status, output = run_programs(GOOD, FAILING)
     assert status == 1 and last_line(output) == "3 passed, 1 failed, 0 skipped", output
     assert "not ok - e" in output and "# because" in output, output
+    assert output.index("failed tests/program1: e\n") > output.index("# because"), output  # again, where it is not overlooked
 
 
 @test
