@@ -475,7 +475,7 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     }
     t->losses = calloc((size_t)t->micro, sizeof *t->losses);
     t->micro_batches = calloc((size_t)t->micro, sizeof *t->micro_batches);
-    t->experts.rows = calloc((size_t)task->experts + 1, sizeof *t->experts.rows);
+    t->experts.rows = calloc(2 * (size_t)task->experts + 1, sizeof *t->experts.rows);
     if (t->losses == NULL || t->micro_batches == NULL || t->experts.rows == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
@@ -493,6 +493,7 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     local_begin(t, t->start);
     federated_open(t);
     records_open(&t->records, options->log, options->tensorboard, options->log_losses, t->start);
+    trainer_count_experts(t);
     return t;
 }
 
@@ -599,7 +600,6 @@ static double micro_batch(trainer *t, bool last)
                                  : ls_backward(ls_scale(whole, share)));
         LS_CHECK(ls_item(mean, &loss));
     }
-    trainer_count_experts(t);
     return loss;
 }
 

@@ -33,7 +33,7 @@ typedef struct report {
 /* Rows that experts have computed, and choices that found no place, since the last record; this
  * rank's tokens, all layers together. */
 typedef struct expert_counts {
-    int64_t *rows; /* [experts], and room for one more */
+    int64_t *rows; /* [experts], room for one more, and [experts] for those of a forward */
     int64_t dropped;
 } expert_counts;
 
@@ -101,7 +101,9 @@ ls_status trainer_replay_step(trainer *t, int64_t step);
 void trainer_set_rate(trainer *t, int64_t step);
 bool trainer_in_bf16(const trainer *t);
 
-void trainer_count_experts(trainer *t); /* of the last forward; trainer_report.c */
+/* trainer_report.c: counts the rows of each forward, where they are recorded; and begins anew. */
+void trainer_count_experts(trainer *t);
+void trainer_forget_counts(trainer *t);
 
 /* Whether --comm says another hook than plain. */
 bool trainer_has_hook(const trainer_options *options);

@@ -16,15 +16,10 @@ ls_micro_batch trainer_next_micro_batch(trainer *t)
 
 ls_status trainer_pipeline_step(trainer *t)
 {
-    ls_status status;
-    {
-        LS_SCOPE;
-        LS_AUTOCAST(trainer_in_bf16(t));
-        for (int64_t k = 0; k < t->micro; k++) {
-            t->micro_batches[k] = trainer_next_micro_batch(t);
-        }
-        status = ls_pipeline_backward(t->ranks.pipeline, t->net, t->micro_batches, t->losses);
+    LS_SCOPE;
+    LS_AUTOCAST(trainer_in_bf16(t));
+    for (int64_t k = 0; k < t->micro; k++) {
+        t->micro_batches[k] = trainer_next_micro_batch(t);
     }
-    trainer_count_experts(t); /* of the last micro-batch */
-    return status;
+    return ls_pipeline_backward(t->ranks.pipeline, t->net, t->micro_batches, t->losses);
 }

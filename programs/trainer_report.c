@@ -102,24 +102,65 @@ void trainer_report_step(trainer *t, int64_t step)
     r->steps = 0;
 }
 
-void trainer_count_experts(trainer *t)
+/* After a forward of a layer. Its second run in backward computes the same rows. */
+static ls_status count_rows(void *arg, ls_module *layer, ls_tensor **inputs, int input_count,
+                            ls_tensor **outputs, int output_count)
 {
-    const int64_t experts = t->task.experts;
-    int64_t dropped = 0, *rows = experts > 0 ? calloc((size_t)experts, sizeof *rows) : NULL;
-    if (experts == 0 || !t->records.wanted) {
-        free(rows);
-        return;
+    trainer *t = arg;
+    int64_t dropped = 0, *last = t->experts.rows + t->task.experts + 1;
+    (void)inputs, (void)input_count, (void)outputs, (void)output_count;
+    if (ls_recomputing()) {
+        return LS_OK;
     }
-    if (rows == NULL) {
-        give_up(EXIT_FAILURE, "no memory");
-    }
-    const ls_status status = ls_moe_counts(t->task.net, rows, &dropped);
-    must(status == LS_ERR_NOT_FOUND ? LS_OK : status); /* a stage may have none */
-    for (int64_t e = 0; e < experts; e++) {
-        t->experts.rows[e] += rows[e];
+    LS_TRY(ls_moe_counts(layer, last, &dropped));
+    for (int64_t e = 0; e < t->task.experts; e++) {
+        t->experts.rows[e] += last[e];
     }
     t->experts.dropped += dropped;
-    free(rows);
+    return LS_OK;
+}
+
+/* Whether the module has layers of experts, of which it counts the rows from now on. */
+static bool count_in(trainer *t, ls_module *module)
+{
+    bool within = false;
+    for (int i = 0; i < ls_module_child_count(module); i++) {
+        within |= count_in(t, ls_module_child_at(module, i));
+    }
+    if (within || ls_moe_counts(module, NULL, NULL) < 0) {
+        return within;
+    }
+    must(LS_STATUS_OF(ls_forward_hook_new(module, count_rows, t)));
+    return true;
+}
+
+void trainer_count_experts(trainer *t)
+{
+    if (t->task.experts > 0 && t->records.wanted) {
+        (void)count_in(t, t->task.net);
+    }
+}
+
+void trainer_forget_counts(trainer *t)
+{
+    t->experts.dropped = 0;
+    memset(t->experts.rows, 0, (size_t)(t->task.experts + 1) * sizeof *t->experts.rows);
+}
+
+/* Ranks of tp have the same tokens, which count once. Without a common step there are this rank's
+ * counts alone. */
+static void add_counts(const trainer *t, int64_t *counts, int64_t count)
+{
+    const int64_t copies = t->ranks.tensor ? ls_mesh_size(t->ranks.mesh, "tp") : 1;
+    ls_group *group = served_workers(t) == 0 ? ls_world() : t->served.group;
+    if (served_workers(t) > 0 && !served_in_step(t)) {
+        return;
+    }
+    LS_CHECK(ls_all_reduce(group, counts, counts, count, LS_INT64, LS_SUM,
+                           LS_OPTIONS(ls_collective_options, .tag = "experts"), NULL));
+    for (int64_t i = 0; i < count; i++) {
+        counts[i] /= copies;
+    }
 }
 
 /* Adds the counts over the ranks. */
@@ -131,8 +172,7 @@ static expert_shares shares_of(trainer *t)
         return (expert_shares){.experts = 0};
     }
     rows[experts] = t->experts.dropped;
-    LS_CHECK(ls_all_reduce(ls_world(), rows, rows, experts + 1, LS_INT64, LS_SUM,
-                           LS_OPTIONS(ls_collective_options, .tag = "experts"), NULL));
+    add_counts(t, rows, experts + 1);
     for (int64_t e = 0; e < experts; e++) {
         most = rows[e] > most ? rows[e] : most;
         least = rows[e] < least ? rows[e] : least;
@@ -164,8 +204,7 @@ void trainer_record_step(trainer *t, int64_t step, const measure *mine, double n
                                         .per_second = units_of_step(t) / mean.seconds,
                                         .unit = t->task.unit,
                                         .dtype = t->set->dtype});
-    t->experts.dropped = 0; /* the counts begin anew */
-    memset(t->experts.rows, 0, (size_t)(t->task.experts + 1) * sizeof *t->experts.rows);
+    trainer_forget_counts(t);
 }
 
 /* ---- evaluation --------------------------------------------------------------------------- */
@@ -233,6 +272,7 @@ void trainer_evaluate(trainer *t, int64_t step, bool keep)
         LS_AUTOCAST(trainer_in_bf16(t));
         t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), &t->ranks, t->scores);
     }
+    trainer_forget_counts(t);
     if (keep && t->records.wanted) {
         const memory_use memory = memory_of(t);
         records_scores(&t->records, step, t->scores, t->score_count, &memory);

@@ -145,6 +145,28 @@ def experts_are_divided_and_their_counts_recorded():
 
 
 @test
+def rows_of_experts_are_those_of_the_tokens_of_a_step():
+    """Each of the 4 x 32 tokens of a micro-batch visits 2 experts of one block, whatever ranks it is on."""
+    log = FOLDER / "rows.jsonl"
+    flags = (*MOE, "--eval-every", 2, "--log", log)
+    for passes, mesh, *more in (
+        (1, "tp=2"),
+        (1, "tp=2", "--sequence"),
+        (1, "cp=2"),
+        (3, "dp=1", "--accum", 3),
+        (1, "dp=1", "--recompute"),
+        (3, "pp=2", "--micro-batches", 3),
+        (6, "pp=2,dp=2", "--micro-batches", 3),
+        (2, "pp=2", "--micro-batches", 2, "--schedule", "gpipe", "--recompute"),
+        (2, "pp=2,tp=2", "--micro-batches", 2),
+    ):
+        losses("gpt", mesh, *flags, *more, steps=3)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        counts = [sum(line["expert_rows"]) + line["dropped"] for line in lines if "expert_rows" in line]
+        assert counts == 3 * [passes * 4 * 32 * 2], (mesh, more, counts)
+
+
+@test
 def what_experts_on_4_ranks_have_learned_goes_on_on_2_and_writes_text():
     saved, export = emptied("saved"), emptied("export")
     # 29 windows: the ranks judge 8 and 7, in batches of 16

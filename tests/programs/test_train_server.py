@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """--server: training with parameter servers learns what data parallelism over the workers does; its log is replayed."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -58,6 +59,19 @@ def a_synchronous_server_has_the_weights_and_losses_of_data_parallelism():
 def waits_of_pulls_and_pushes_are_exposed_communication():
     said = train(3, "--steps", STEPS, "--server", "sync")
     assert float(re.search(r"exposed communication (\d+\.\d) % of the time", said)[1]) > 0, said
+
+
+@test
+def rows_of_experts_are_recorded_beside_servers():
+    """Of all workers that make a step together, else of rank 0. Servers take no part."""
+    def rows(ranks, *flags):
+        train(ranks, "--steps", 3, "--layers", 2, "--model", "moe", "--experts", 4, "--log", "rows.jsonl", *flags)
+        lines = map(json.loads, (FOLDER / "rows.jsonl").read_text().splitlines())
+        return [line["expert_rows"] for line in lines if "expert_rows" in line]
+
+    averaged = rows(2)
+    assert rows(3, "--server", "sync") == averaged
+    assert [2 * sum(step) for step in rows(3, "--server", "async")] == [sum(step) for step in averaged]
 
 
 @test
