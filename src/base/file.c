@@ -81,6 +81,38 @@ int ls__file_create(const ls__env *env, const char *path, int mode)
     return fd == -EEXIST && removed < 0 && removed != -ENOENT ? removed : fd;
 }
 
+ls_status ls__file_check_held(const ls__env *env, const char *what, const char *path)
+{
+    ls__env_stat found;
+    if (env->stat(env, path, false, &found) < 0 || found.kind != LS__ENV_FILE) {
+        return LS_OK;
+    }
+    const int fd = env->open(env, path, O_RDONLY | O_NOFOLLOW, 0);
+    const int error = fd < 0 ? 0 : env->lock_file(env, fd);
+    if (fd >= 0) {
+        env->close(env, fd);
+    }
+    return error != -EAGAIN ? LS_OK
+                            : ls__fail(LS_ERR_STATE,
+                                       "%s: another run writes \"%s\", and it has not ended; give "
+                                       "another file",
+                                       what, path);
+}
+
+/* Where the file system has no locks the file is not protected. */
+ls_status ls__file_create_held(const ls__env *env, const char *what, const char *path, int *fd)
+{
+    LS_TRY(ls__file_check_held(env, what, path));
+    *fd = ls__file_create(env, path, 0666);
+    if (*fd < 0) {
+        return ls__file_fail(*fd, what, "cannot make", path);
+    }
+    if (!is_device(path)) {
+        (void)env->lock_file(env, *fd);
+    }
+    return LS_OK;
+}
+
 /* Replaces the buffer by a larger one and keeps its contents. env has no realloc, so old and new
  * exist together for a moment. */
 static ls_status reserve(const ls__env *env, const char *what, const char *path, size_t capacity,

@@ -26,6 +26,11 @@ int ls__file_stat_open(const ls__env *env, int fd, ls__env_stat *out);
  * an existing symlink could point anywhere, and opening a pipe could wait forever. Devices and this
  * process's own streams, in /dev, are written to as they are. */
 int ls__file_create(const ls__env *env, const char *path, int mode);
+/* The same for a file that is written as long as a run lasts, and is locked until it is closed:
+ * another run must not replace it meanwhile. LS_ERR_STATE where one would; `what` begins errors. */
+ls_status ls__file_create_held(const ls__env *env, const char *what, const char *path, int *fd);
+/* LS_ERR_STATE if a run writes the file that lies there. */
+ls_status ls__file_check_held(const ls__env *env, const char *what, const char *path);
 
 /* Reads the first `bytes_max` bytes, or all. The file is *out's until ls__file_release. */
 ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,

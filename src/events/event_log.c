@@ -23,7 +23,8 @@
 struct ls_event_log {
     const ls__env *env;
     ls_event_format format;
-    int fd; /* -1: another rank writes */
+    int fd;   /* -1: another rank writes */
+    bool cut; /* the file ends within a line or record: it could not be written whole */
     char path[1024];
     ls__event_bytes bytes;
 };
@@ -54,10 +55,12 @@ static ls_status flush(ls_event_log *log)
         const ssize_t put =
             log->env->write(log->env, log->fd, log->bytes.at + done, log->bytes.used - done);
         if (put <= 0) {
+            log->cut = log->cut || done > 0;
             return ls__file_fail(put < 0 ? (int)put : -EIO, WHAT, "cannot write", log->path);
         }
         done += (size_t)put;
     }
+    log->cut = false;
     log->bytes.used = 0;
     return LS_OK;
 }
@@ -66,8 +69,7 @@ static ls_status flush(ls_event_log *log)
 
 static ls_status create(ls_event_log *log, const char *path)
 {
-    log->fd = ls__file_create(log->env, path, 0666);
-    return log->fd < 0 ? ls__file_fail(log->fd, WHAT, "cannot make", path) : LS_OK;
+    return ls__file_create_held(log->env, WHAT, path, &log->fd);
 }
 
 /* The length of the whole lines of steps up to `start`; -1: a line is none of a step. */
@@ -140,6 +142,7 @@ static ls_status open_lines(ls_event_log *log, int64_t start)
                         "no regular file; give another file",
                         log->path);
     }
+    LS_TRY(ls__file_check_held(log->env, WHAT, log->path));
     return cut(log, start);
 }
 
@@ -240,6 +243,11 @@ static ls_status check_event(const ls_event_log *log, const ls__event *e)
     }
     for (int i = 0; i < e->count; i++) {
         LS_TRY(check_name(e->group, e->values[i].name));
+        if (log->format == LS_EVENTS_JSON && strcmp(e->values[i].name, "step") == 0) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_event_log_add: a value is called \"step\", as the step of each "
+                            "line of JSON; give another name");
+        }
     }
     return LS_OK;
 }
@@ -303,7 +311,10 @@ static ls_status add(ls_event_log *log, const ls__event *e)
     if (log->fd < 0) {
         return LS_OK;
     }
-    log->bytes.used = 0; /* what could not be written before is lost */
+    log->bytes.used = 0; /* what could not be written before is lost, but not the next line */
+    if (log->cut && log->format != LS_EVENTS_TENSORBOARD) {
+        LS_TRY(ls__event_bytes_put(&log->bytes, "\n", 1));
+    }
     LS_TRY(log->format == LS_EVENTS_JSON ? make_json(&log->bytes, e)
            : log->format == LS_EVENTS_LINES
                ? make_line(&log->bytes, e)

@@ -108,11 +108,11 @@ static ls_status put_header(const ls__replay_writer *w, const char *command, int
 ls_status ls__replay_open(ls__replay_writer *w, const ls__env *env, const char *path,
                           const char *command, int shards)
 {
-    const int fd = ls__file_create(env, path, 0666);
-    *w = (ls__replay_writer){.env = env, .path = path, .fd = fd, .open = fd >= 0};
-    if (fd < 0) {
-        return ls__file_fail(fd, "replay log", "cannot make", path);
-    }
+    int fd = -1;
+    *w = (ls__replay_writer){.env = env, .path = path, .fd = fd};
+    LS_TRY(ls__file_create_held(env, "replay log", path, &fd));
+    w->fd = fd;
+    w->open = true;
     const ls_status status = put_header(w, command, shards);
     if (status < 0) {
         env->close(env, fd);

@@ -4,8 +4,10 @@
 #include "test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -116,6 +118,49 @@ TEST(a_full_disk_is_an_error_of_the_call)
     CHECK_OK(ls_event_log_free(log));
 }
 
+TEST(a_file_that_a_run_writes_is_not_replaced)
+{
+    scratch_begin();
+    ls_event_log *log = opened("log", LS_EVENTS_JSON, 0);
+    CHECK_OK(ls_event_log_add(log, 1, "loss", 2.0));
+    for (int start = 0; start < 2; start++) {
+        CHECK(opened("log", LS_EVENTS_JSON, start) == NULL);
+        CHECK_STATUS(ls_error_status(), LS_ERR_STATE);
+        CHECK_SAYS(ls_error_message(),
+                   "%s: another run writes \"%s\", and it has not ended; give another file");
+    }
+    CHECK_OK(ls_event_log_add(log, 2, "loss", 2.0));
+    CHECK_OK(ls_event_log_free(log));
+    CHECK(strcmp(text_of(scratch_at("log")),
+                 "{\"step\": 1, \"loss\": 2.0}\n{\"step\": 2, \"loss\": 2.0}\n") == 0);
+    log = opened("log", LS_EVENTS_JSON, 1); /* and a log that went on is held as well */
+    CHECK(log != NULL && opened("log", LS_EVENTS_JSON, 0) == NULL);
+    CHECK_OK(ls_event_log_free(log));
+    CHECK_OK(ls_event_log_free(opened("log", LS_EVENTS_JSON, 0)));
+    scratch_end();
+}
+
+TEST(after_a_full_disk_the_next_line_is_whole)
+{
+    struct rlimit limit, small;
+    scratch_begin();
+    ls_event_log *log = opened("log", LS_EVENTS_JSON, 0);
+    CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    small = (struct rlimit){.rlim_cur = 40, .rlim_max = limit.rlim_max};
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    CHECK_OK(ls_event_log_add(log, 1, "loss", 2.0));
+    CHECK_STATUS(ls_event_log_add(log, 2, "loss", 2.0), LS_ERR_SYSTEM);
+    CHECK_STATUS(ls_event_log_add(log, 3, "loss", 2.0), LS_ERR_SYSTEM);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK_OK(ls_event_log_add(log, 4, "loss", 2.0));
+    CHECK_OK(ls_event_log_add(log, 5, "loss", 2.0));
+    CHECK_OK(ls_event_log_free(log));
+    CHECK(strcmp(text_of(scratch_at("log")),
+                 "{\"step\": 1, \"loss\": 2.0}\n{\"step\": 2, \"lo\n"
+                 "{\"step\": 4, \"loss\": 2.0}\n{\"step\": 5, \"loss\": 2.0}\n") == 0);
+    scratch_end();
+}
+
 TEST(what_cannot_be_a_log_or_a_value_is_refused_in_words)
 {
     char long_name[80] = "", path[900] = "";
@@ -139,6 +184,9 @@ TEST(what_cannot_be_a_log_or_a_value_is_refused_in_words)
         CHECK_SAYS(ls_error_message(), "ls_event_log_add: a value has no name, or one that is not "
                                        "UTF-8; give one such as \"train/loss\"");
     }
+    CHECK_STATUS(ls_event_log_add(log, 1, "train/step", 1.0), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(), "ls_event_log_add: a value is called \"step\", as the step of "
+                                   "each line of JSON; give another name");
     CHECK_STATUS(ls_event_log_add(log, 1, long_name, 1.0), LS_ERR_LIMIT);
     CHECK_SAYS(ls_error_message(),
                "ls_event_log_add: \"%.80s/%.80s\" has %zu bytes; give at most %d");
