@@ -170,10 +170,11 @@ LS_API uint64_t ls_module_hash(ls_module *module);
  * The parameters keep their float32 values, which are saved, hashed and looked up (ls_embedding, of
  * a table that is also the head, too); each matrix is rounded when a product first reads it, and
  * again after its values have changed, other than through a pointer of ls_data. The copies take a
- * quarter or a half of the weights' memory in addition. Products by ls_matmul, as those of a
- * mixture of experts, convolutions and recurrent layers are not affected. ls_linear refuses such
- * weights where gradients are recorded (LS_ERR_STATE): compute under LS_NO_GRAD. LS_ERR_INVALID for
- * another type, or NULL. */
+ * quarter or a half of the weights' memory in addition. Of ls_lstm and ls_gru the products with the
+ * inputs are affected, those with the state are not; nor are products by ls_matmul, convolutions,
+ * and the experts of a mixture but those that all tokens visit. ls_linear refuses such weights
+ * where gradients are recorded (LS_ERR_STATE): compute under LS_NO_GRAD. LS_ERR_INVALID for another
+ * type, or NULL. */
 LS_API ls_status ls_module_quantize(ls_module *module, ls_dtype weights);
 
 /* ---- layers; parameters, names, shapes and initial distributions as in PyTorch ------------- */

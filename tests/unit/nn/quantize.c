@@ -40,12 +40,22 @@ static float *values_of(ls_module *layer)
 }
 
 /* y[ROWS,OUT] of the layer, without gradients. */
-static ls_status run_layer(ls_module *layer, const float *x, float *y)
+static ls_status run_on(ls_module *layer, const float *x, ls_shape shape, float *y)
 {
     LS_SCOPE;
     LS_NO_GRAD;
-    ls_tensor *given = ls_from_memory((float *)(uintptr_t)x, LS_SHAPE(ROWS, IN), LS_FLOAT32);
+    ls_tensor *given = ls_from_memory((float *)(uintptr_t)x, shape, LS_FLOAT32);
     return ls_copy_out(ls_forward(layer, given), y, ROWS * OUT * sizeof *y);
+}
+
+static ls_status run_layer(ls_module *layer, const float *x, float *y)
+{
+    return run_on(layer, x, LS_SHAPE(ROWS, IN), y);
+}
+
+static ls_status run_sequence(ls_module *layer, const float *x, float *y)
+{
+    return run_on(layer, x, LS_SHAPE(1, ROWS, IN), y);
 }
 
 static void check_layer(ls_module *layer, const float *x, ls_dtype dtype)
@@ -123,6 +133,51 @@ TEST(a_weight_that_is_not_finite_shows_in_its_output_alone)
         CHECK((i % OUT == 4) == (isnan(y[i]) != 0));
     }
     ls_module_free(layer);
+    CHECK_OK(ls_finalize());
+}
+
+/* `to` becomes `from` with the weights of its inputs as products read them in int8. */
+static void copy_rounded(ls_module *from, ls_module *to)
+{
+    enum { PARAMS = 4, NUMBERS_MAX = 4 * OUT * IN };
+    static float values[NUMBERS_MAX];
+    ls_param given[PARAMS], own[PARAMS];
+    CHECK_INT(ls_module_params(from, given, PARAMS), PARAMS);
+    CHECK_INT(ls_module_params(to, own, PARAMS), PARAMS);
+    for (int i = 0; i < PARAMS; i++) {
+        const size_t bytes = (size_t)ls_numel(given[i].value) * sizeof(float);
+        const bool of_inputs = ls_ndim(given[i].value) == 2 && ls_size(given[i].value, 1) == IN;
+        CHECK(bytes <= sizeof values);
+        CHECK_OK(ls_copy_out(given[i].value, values, bytes));
+        for (int64_t j = 0; of_inputs && j < ls_size(given[i].value, 0); j++) {
+            double row[IN];
+            rounded(values + j * IN, LS_INT8, row);
+            for (int p = 0; p < IN; p++) {
+                values[j * IN + p] = (float)row[p];
+            }
+        }
+        CHECK_OK(ls_copy_in(own[i].value, values, bytes));
+    }
+}
+
+TEST(recurrent_layers_read_rounded_weights_of_their_inputs_alone)
+{
+    CHECK_OK(ls_init(NULL));
+    float x[ROWS * IN], y[ROWS * OUT], want[ROWS * OUT];
+    fill(x, ROWS * IN, 0.7);
+    for (int kind = 0; kind < 2; kind++) {
+        ls_module *layer = kind == 0 ? ls_lstm_new(IN, OUT, 1) : ls_gru_new(IN, OUT, 1);
+        ls_module *twin = kind == 0 ? ls_lstm_new(IN, OUT, 1) : ls_gru_new(IN, OUT, 1);
+        copy_rounded(layer, twin);
+        CHECK_OK(ls_module_quantize(layer, LS_INT8));
+        CHECK_OK(run_sequence(layer, x, y));
+        CHECK_OK(run_sequence(twin, x, want));
+        for (int i = 0; i < ROWS * OUT; i++) {
+            CHECK_NEAR(y[i], want[i], 1e-5);
+        }
+        ls_module_free(layer);
+        ls_module_free(twin);
+    }
     CHECK_OK(ls_finalize());
 }
 
