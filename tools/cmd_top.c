@@ -120,5 +120,11 @@ int cmd_top(int argc, char **argv)
                          "\"%s\" is no process; give the number of the launcher or of a rank",
                          argv[first]);
     }
+    if (access("/proc/self/fd", F_OK) != 0) {
+        fprintf(stderr, "lockstep top: jobs are found in /proc, which this system does not show; "
+                        "mount it (mount -t proc proc /proc), or run this outside of the "
+                        "container\n");
+        return 1;
+    }
     return follow((int)pid);
 }

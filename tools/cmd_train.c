@@ -42,23 +42,39 @@ static int execute(const char *self, char *path, char **argv)
     if (error == -EPERM) {
         (void)ls__untrusted_fail(ls__env_posix(), "lockstep", path, &why);
         fprintf(stderr, "%s\n", ls_error_message());
-    } else if (error == 0) {
+        return 1;
+    }
+    if (error == 0) {
         argv[0] = path;
         (void)execv(real, argv);
     }
+    fprintf(stderr, "lockstep: \"%s\" cannot be started: %s\n", path,
+            strerror(error < 0 ? -error : errno));
     return 1;
+}
+
+/* False after saying why. */
+static bool find_self(char self[PATH_BYTES])
+{
+    const ssize_t length = readlink("/proc/self/exe", self, PATH_BYTES - 1);
+    if (length < 0) {
+        fprintf(
+            stderr,
+            "lockstep: cannot read /proc/self/exe: %s; mount /proc (mount -t proc proc /proc)\n",
+            strerror(errno));
+        return false;
+    }
+    self[length] = '\0';
+    return true;
 }
 
 /* Executes `program` with the arguments argv[1…]; returns an exit status only when that fails. */
 static int become(const char *program, char **argv)
 {
     char self[PATH_BYTES], path[2 * PATH_BYTES];
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length < 0) {
-        fprintf(stderr, "lockstep: cannot read /proc/self/exe: %s\n", strerror(errno));
+    if (!find_self(self)) {
         return 1;
     }
-    self[length] = '\0';
     const int folder = (int)(strrchr(self, '/') - self);
     for (int installed = 0; installed <= 1; installed++) {
         snprintf(path, sizeof path,
@@ -91,8 +107,11 @@ static int run_on_ranks(int argc, char **argv, int at)
     char **all = calloc((size_t)argc + 6, sizeof *all);
     const bool joined = argv[at][2] != '\0'; /* -n4 */
     const int rest = at + (joined ? 1 : 2);
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (all == NULL || length < 0 || rest > argc) {
+    if (!find_self(self)) {
+        free(all);
+        return 1;
+    }
+    if (all == NULL || rest > argc) {
         free(all);
         return cli_wrong(&command, "-n needs a number of ranks");
     }

@@ -99,6 +99,14 @@ static void judge_clock(findings *all)
         "source %s, a reading takes %.0f ns", source, f->clock_ns);
 }
 
+static void judge_proc(findings *all)
+{
+    if (all->facts->no_proc) {
+        add(all, "/proc", DOCTOR_FAULT, "mount it: mount -t proc proc /proc",
+            "cannot be read, and no job starts without it");
+    }
+}
+
 /* ---- memory --------------------------------------------------------------------------------- */
 
 static void judge_memory(findings *all)
@@ -282,6 +290,7 @@ int doctor_judge(const doctor_facts *facts, doctor_finding *out)
     judge_cores(&all);
     judge_spinning(&all);
     judge_clock(&all);
+    judge_proc(&all);
     judge_memory(&all);
     judge_shm(&all);
     judge_huge_pages(&all);

@@ -171,7 +171,7 @@ static void look_at_plugins(doctor_facts *f)
 
 void doctor_look(doctor_facts *f)
 {
-    *f = (doctor_facts){.cores = 1};
+    *f = (doctor_facts){.cores = 1, .no_proc = access("/proc/self/exe", F_OK) != 0};
     look_at_processor(f);
     look_at_memory(f);
     look_at_hosts(f);

@@ -11,6 +11,7 @@ import pty
 import pwd
 import random
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -354,6 +355,19 @@ def without_a_job_top_says_so():
     assert done.returncode == 1, done
     says(done.stderr, "lockstep top: no job of this user runs on this host; a process that is alone has nothing to show, start "
                       "it with `lockstep run -n 1`")
+
+
+@test
+def without_proc_top_says_where_it_looks():
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        raise Skip("a system without /proc needs root and unshare (util-linux)")
+    hidden = f"mount -t tmpfs none /proc && exec '{LOCKSTEP}' top --once"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", hidden], text=True, capture_output=True, timeout=60)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        raise Skip(f"no namespace for mounts: {done.stderr}")
+    assert done.returncode == 1, done
+    says(done.stderr, "lockstep top: jobs are found in /proc, which this system does not show; mount it (mount -t proc proc /proc), "
+                      "or run this outside of the container")
 
 
 # ---- doctor -------------------------------------------------------------------------------------

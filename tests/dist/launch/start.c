@@ -154,7 +154,10 @@ TEST(without_proc_the_launcher_says_so_and_ends)
 
 TEST(without_proc_the_command_does_not_find_its_programs)
 {
-    check_without("umount -l /proc", "train gpt", SAYS("lockstep: cannot read /proc/self/exe: %s"));
+    const char *const why =
+        SAYS("lockstep: cannot read /proc/self/exe: %s; mount /proc (mount -t proc proc /proc)");
+    check_without("umount -l /proc", "train gpt", why);
+    check_without("umount -l /proc", "train gpt -n 2", why);
 }
 
 TEST(without_dev_null_the_launcher_says_so_and_ends)
