@@ -269,6 +269,11 @@ static void print_notes(ls__sim_job *job)
                "%" PRId64 ", and training refuses such a mesh\n",
                job->tp.size, job->use.model.heads, on_most);
     }
+    if (job->cp.size > 1 && job->use.model.context % (2 * job->cp.size) != 0) {
+        printf("note: a rank of cp has two chunks of a sequence, so training refuses cp=%d of "
+               "--context %" PRId64 "\n",
+               job->cp.size, job->use.model.context);
+    }
     if (ls__sim_zero_kept((int)zero, job->spec.micro_batches) != zero) {
         printf("note: gradients of several micro-batches add up whole%s, so --zero %" PRId64
                " keeps what --zero 1 does; --micro-batches 1 keeps less\n",

@@ -72,6 +72,9 @@ def all_axes_and_schedules_have_rows():
     assert "64 ranks" in rows and "8 experts, 2 a token" in rows and re.search(r"^  ep +\d+ bytes", rows, re.M), rows
     says(rows, "note: gradients of several micro-batches add up whole%s, so --zero %lld keeps what --zero 1 does; --micro-batches 1 keeps less")
     says(rows, "note: training refuses --zero 3 with pp, tp or ep")
+    odd = "note: a rank of cp has two chunks of a sequence, so training refuses cp=%d of --context %lld"
+    says(sim("--mesh", "cp=2", "--context", "1022"), odd)
+    assert "training refuses" not in sim("--mesh", "cp=2", "--context", "1024")
     with tempfile.TemporaryDirectory() as folder:
         rows = sim("--mesh", "pp=4", "--schedule", "pipedream", "--trace", f"{folder}/t.json")
         assert parts(rows)["bubble"] == 0.0 and json.load(open(f"{folder}/t.json"))["traceEvents"], rows
