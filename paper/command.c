@@ -54,6 +54,7 @@ const paper_experiment paper_experiments[] = {
 const int paper_experiment_count = (int)(sizeof paper_experiments / sizeof *paper_experiments);
 
 enum { ENTRIES_MAX = 32 };
+#define SIZES "1M,10M,100M,1000M"
 
 static paper_options given;
 static int64_t steps, turns, workers;
@@ -155,6 +156,8 @@ static const char *line_of(const paper_experiment *e, char out[512])
                    given.full ? " --full" : "");
     add_option(out, "transport", given.transport);
     add_option(out, "link", given.link);
+    const bool sized = e->run == paper_cs336 && strcmp(given.sizes, SIZES) != 0;
+    add_option(out, "sizes", sized ? given.sizes : NULL);
     add_option(out, "model", given.model);
     add_option(out, "compute", given.compute);
     if (given.speed > 0.0) {
@@ -195,9 +198,10 @@ static bool measure_all_of(paper *p)
         return true;
     }
     if (paper_has_rows(p->result)) {
+        (void)line_of(p->experiment, line);
+        add_option(line, "out", given.out);
         fprintf(stderr, "lockstep paper: %s is incomplete (%s); measure it again: %s\n",
-                p->experiment->name, paper_text(p->result, "incomplete"),
-                line_of(p->experiment, line));
+                p->experiment->name, paper_text(p->result, "incomplete"), line);
     } else {
         fprintf(stderr, "lockstep paper: %s has no result\n", p->experiment->name);
     }
@@ -281,7 +285,7 @@ static int unknown(const char *name)
 int cmd_paper(int argc, char **argv)
 {
     cli_leave_job();
-    given = (paper_options){.format = "text", .sizes = "1M,10M,100M,1000M"};
+    given = (paper_options){.format = "text", .sizes = SIZES};
     link_rate = "none";
     const int first = cli_parse(&command, argc, argv);
     if (first < 0) {

@@ -934,6 +934,7 @@ def an_interrupted_measurement_keeps_the_turns_that_it_has():
     assert status == 1, errors
     says(errors, " interrupted after %lld s")
     says(errors, "lockstep paper: %s is incomplete (%s); measure it again: %s")
+    assert f": lockstep paper fig6 --transport shm --compute replay --speed 4 --turns 10 --out {out}\n" in errors, errors
     result = json.loads((out / "fig6.json").read_text())
     assert result["incomplete"] == "interrupted" and "INCOMPLETE: interrupted" in output, output
     says(output, "INCOMPLETE: %s")
