@@ -322,9 +322,34 @@ REFUSED = (
      sentence("--feed scatter gives every rank other samples, and the stages of a pipeline need the same; give --feed split")),
     ("--exact layout with ep", "moe", "ep=2", ("--exact", "layout"), "it is for replicas of whole models",
      sentence("--exact layout is for replicas of whole models, and the ranks of ep have other experts; give --mesh dp alone")),
+    ("--exact layout with tp or cp", "gpt", "cp=2", ("--exact", "layout"), "it is for replicas of whole models",
+     sentence("--exact layout is for replicas of whole models; give --mesh dp alone")),
+    ("--exact layout with pp", "gpt", "pp=2", ("--exact", "layout"), "a pipeline computes the bits of --accum on one rank without it",
+     sentence("--exact layout is for replicas of whole models; a pipeline computes the bits of --accum on one rank without it")),
+    ("--local-steps with --mesh", "gpt", "tp=2", ("--local-steps", "2"),
+     "local steps are for replicas of whole models; without --mesh all ranks are such",
+     sentence("--local-steps with %s: local steps are for replicas of whole models in this version; leave one of them out")),
+    ("--server with --mesh", "gpt", "tp=2", ("--server", "sync"),
+     "servers train replicas of whole models; without --mesh the workers are such",
+     sentence("--server %s with %s: servers train replicas of whole models, whose gradients are sent as they are; leave one of them "
+              "out")),
+    ("--shares with --mesh", "gpt", "tp=2", ("--shares", "auto"),
+     "shares are for replicas of whole models; without --mesh all ranks are such",
+     sentence("--shares with %s: shares are for replicas that average gradients in every step and read their own part of an epoch; "
+              "leave one of them out")),
+    ("--clip with --schedule pipedream", "gpt", "pp=2", ("--schedule", "pipedream", "--clip", "1"),
+     "each stage steps before the others' gradients, and so their norm, are known",
+     sentence("--schedule %s steps each stage before the others' gradients are known, so their norm cannot be limited; give --clip "
+              "0, or --schedule 1f1b")),
     ("--comm with tp, cp, ep or pp", "moe", "ep=2", ("--comm", "top_k"), "hooks are for replicas of whole models",
      sentence("hooks are for replicas of whole models in this version")),
     ("tp or cp of an LSTM", "lstm", "tp=2", (), "its recurrence has no plan for the axis",
+     sentence('--mesh is "%s"; the %s of a model %s cannot be divided by %s in this version; leave %s out, and give more replicas '
+              "(dp) or stages (pp)")),
+    ("cp of BERT, GPT-2 and networks for images", "bert", "cp=2", (), "their attention has no plan for the axis, or they have none",
+     sentence('--mesh is "%s"; the %s of a model %s cannot be divided by %s in this version; leave %s out, and give more replicas '
+              "(dp) or stages (pp)")),
+    ("ep of a model without experts", "gpt", "ep=2", (), "there is nothing that it could divide; replicas are dp",
      sentence('--mesh is "%s"; the %s of a model %s cannot be divided by %s in this version; leave %s out, and give more replicas '
               "(dp) or stages (pp)")),
     ("tp of a CNN or ResNet", "cnn", "tp=2", (), "convolutions have no plan for the axis",
