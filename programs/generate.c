@@ -104,6 +104,12 @@ static void check_model_is_named(const settings *s)
                 "no model given: use --weights FILE-OR-FOLDER (safetensors) or --checkpoint "
                 "FOLDER (from lockstep train gpt --save)");
     }
+    if (s->checkpoint != NULL && access(s->checkpoint, F_OK) != 0) {
+        give_up(EXIT_FAILURE,
+                "--checkpoint: \"%s\" does not exist; give the folder that lockstep train gpt "
+                "--save made",
+                s->checkpoint);
+    }
     if (s->weights != NULL && access(s->weights, F_OK) != 0) {
         give_up(EXIT_FAILURE,
                 "--weights: \"%s\" does not exist; give a safetensors file, or a folder with "
