@@ -239,6 +239,19 @@ def a_signal_ends_it_after_a_whole_character_with_what_was_written():
 
 
 @test
+def a_program_that_cannot_be_executed_is_named():
+    folder = FOLDER / "broken"
+    (folder / "programs").mkdir(parents=True)
+    shutil.copy(BUILD / "lockstep", folder / "lockstep")
+    program = folder / "programs/generate"
+    program.write_text("neither machine code nor a script")
+    program.chmod(0o755)
+    done = subprocess.run([folder / "lockstep", "generate"], text=True, capture_output=True, timeout=60)
+    assert done.returncode == 1 and str(program) in done.stderr, done
+    says(done.stderr, 'lockstep: "%s" cannot be started: %s')
+
+
+@test
 def what_cannot_be_is_refused_in_words():
     trained()
     (FOLDER / "other").mkdir(exist_ok=True)
