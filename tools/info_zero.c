@@ -33,8 +33,10 @@ int print_zero(const cli_command *command, const char *model, int stage, int ran
     for (int s = stage < 0 ? 0 : stage; s <= (stage < 0 ? 3 : stage); s++) {
         print_stage(count, s, ranks);
     }
-    printf("\nActivations come on top, and the buckets on their way: with zero 2 and 3 those of "
-           "gradients "
-           "in backward, with zero 3 those of parameters in both passes\n");
+    printf(
+        "\nActivations come on top, and the buckets on their way: with zero 2 and 3 those of "
+        "gradients "
+        "in backward, with zero 3 those of parameters in both passes; their memory stays for the "
+        "next step\n");
     return 0;
 }

@@ -123,13 +123,14 @@ LS_DEFAULTS_FUNCTION(ddp)
  * Checkpoints are the same files and load at any `zero` and number of ranks.
  *
  * After a synchronised backward the elements of a gradient that are another rank's are undefined;
- * with 2 and 3 their memory is given back to the system as each bucket is reduced. Backwards under
+ * with 2 and 3 a bucket that is reduced leaves their memory to the next one. Backwards under
  * LS_NO_SYNC add up whole gradients, so with them a rank needs the memory of all gradients, and
  * with 3 of all parameters. The first synchronised backward is one without zero: it shows the
  * layout in which the elements are divided. State that is loaded before it is whole until the first
  * step.
  *
- * With 3 reading a parameter outside of the wrapper's passes is LS_ERR_STATE: see ls_ddp_gather.
+ * With 3 reading a parameter outside of the wrapper's passes is LS_ERR_STATE: see ls_ddp_gather. An
+ * address from ls_data within a pass is invalid when the pass has left the module.
  * Parameters that require no gradients here are whole on every rank.
  *
  * The optimizer belongs to the wrapper: after ls_ddp_unwrap it refuses to step. LS_ERR_UNSUPPORTED:

@@ -9,6 +9,7 @@
 #include "autograd/accumulate.h"
 
 #include "autograd/hooks.h"
+#include "autograd/observers.h"
 #include "base/assert.h"
 #include "tensor/half.h"
 
@@ -36,12 +37,24 @@ static void add(ls__pool *on, ls_dtype dtype, void *to, const void *from, int64_
     }
 }
 
+/* The observer of a leaf says where a gradient goes that is absent yet. */
+static ls_status announce(const ls__leaf *leaf)
+{
+    ls__observer *observer = leaf->observer;
+    return observer != NULL && observer->writes != NULL && !*leaf->present
+               ? observer->writes(observer, leaf->observer_index)
+               : LS_OK;
+}
+
 /* Returns memory for the gradient of `to` that no other node shares, so that a rule may write
  * there. It is allocated on first use, and copied when it is a dy that was passed on. Returns NULL
  * with the error set when memory runs out. */
 static void *gradient_memory(ls__pool *on, ls__tensor_node *to)
 {
     LS_ASSERT(to->numel >= 0);
+    if (ls__node_is_leaf(to) && announce(ls__leaf_of(to)) < 0) {
+        return NULL;
+    }
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
         *slot = ls__storage_new(on, gradient_bytes(to));
@@ -225,6 +238,7 @@ static ls_status zero_grad_of(ls__leaf *leaf)
     if (*leaf->present) {
         return LS_OK;
     }
+    LS_TRY(announce(leaf));
     if (leaf->grad == NULL) {
         leaf->grad = ls__storage_new(leaf->value->pool, gradient_bytes(&leaf->node));
         if (leaf->grad == NULL) {

@@ -46,6 +46,9 @@ struct ls__observer {
     /* Returns where a pass marks, before begin, the rows of a table that it will reach. NULL,
      * returned or instead of the function: nowhere. */
     ls__rows *(*rows)(ls__observer *self, int index);
+    /* Before the gradient of a parameter that has none is written, which may have another place
+     * from then on (ls__param_place_grad). May be NULL. */
+    ls_status (*writes)(ls__observer *self, int index);
     /* Called after an optimizer step with its duration. May be NULL. */
     void (*stepped)(ls__observer *self, uint64_t ns);
     /* Averages, and what an optimizer keeps for them, are divided among the ranks of this group:

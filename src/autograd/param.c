@@ -309,6 +309,26 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
     return ls__storage_move(record->storage, memory);
 }
 
+void ls__param_place_grad(ls_tensor *param, void *memory)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = ls_requires_grad(param) ? leaf_at(param, "param_place_grad", &tensors) : NULL;
+    if (leaf != NULL && leaf->grad != NULL && leaf->grad->size_class == LS__STORAGE_BORROWED) {
+        leaf->grad->data = memory;
+    }
+}
+
+void ls__param_place_value(ls_tensor *param, void *memory)
+{
+    ls__tensors *tensors = ls__tensors_get("param_place_value");
+    ls__record *record =
+        tensors != NULL ? ls__record_sound(tensors, param, "param_place_value") : NULL;
+    if (record != NULL) {
+        LS_ASSERT(record->storage->size_class == LS__STORAGE_BORROWED);
+        record->storage->data = memory;
+    }
+}
+
 /* Memory of the gradient's own returns to the allocator while the gradient is absent. Borrowed
  * memory (a bucket's) stays bound. */
 static void release_grad(ls__tensors *tensors, ls__leaf *leaf)

@@ -47,6 +47,10 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory, bool *present);
  * follows. LS_ERR_UNSUPPORTED, and nothing moves, for a parameter that is part of a larger tensor.
  */
 ls_status ls__param_bind_value(ls_tensor *param, void *memory);
+/* The same of what is bound already, without a copy: the numbers are there, or do not matter. A
+ * gradient that is not bound, as that of a frozen parameter, is left alone. */
+void ls__param_place_grad(ls_tensor *param, void *memory);
+void ls__param_place_value(ls_tensor *param, void *memory);
 /* The memory of `param` and that of `copy`, a tensor of its shape and dtype, change places, and so
  * do the counts of their changes in place; every view follows. ls__param_copy gives `copy` the
  * numbers of `param` and its count. */

@@ -10,10 +10,12 @@
  *     bucket 1          ███                  ████
  *     bucket 0             ███             ██
  *
- * A bucket is gathered in place, in the layout of gradients (values.c), by the operation that ends
- * a step with zero 1 and 2; a release frees the pages of the other ranks' elements. Addresses never
- * change, so autograd and optimizers may keep them. Code that reads elements asks for them first
- * (Note [Elements on other ranks] in tensor/fill.h).
+ * A bucket is gathered in a block of memory (reduce/pool.c), in the layout of gradients (values.c);
+ * a release copies this rank's part back to its place, for whoever has changed it, and leaves the
+ * block to the next bucket. Between passes a parameter is found in its own memory, of which only
+ * this rank's pages exist; ls_ddp_gather gathers there, so a program may keep the address until
+ * ls_ddp_release. Storages follow, so tensors and graphs need not know. Code that reads elements
+ * asks for them first (Note [Elements on other ranks] in tensor/fill.h).
  *
  * The first pass is one of data parallelism. It records the order in which parameters are read, and
  * which reads are the last. The order of rank 0 becomes that of all ranks. A bucket is released at
@@ -36,11 +38,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/param.h"
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/runtime.h"
 #include "comm/api/control.h"
 #include "ddp/wrapper.h"
+#include "kernel/reduce/reduce.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 #define AHEAD 1  /* buckets that are gathered while one is used */
@@ -48,11 +53,23 @@
 
 /* ---- one bucket ------------------------------------------------------------------------------ */
 
+/* Where parameter i of a bucket lies whose elements are at `block`. */
+static char *place_in(const ls__ddp *d, const ls__bucket_place *bucket, char *block, int i)
+{
+    return block != NULL ? block + (ls__reducer_place(d->reducer, i).offset - bucket->offset)
+                         : ls__ddp_values_place(&d->values, d->reducer, i);
+}
+
+/* Hollow parameters lie in their own memory. */
 static void set_hollow(const ls__ddp *d, int bucket, bool hollow)
 {
+    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
+    char *block = d->zero.unshard.buckets[bucket].block;
     for (int i = 0; i < d->param_count; i++) {
         if (ls__reducer_bucket_of(d->reducer, i) == bucket) {
             d->zero.unshard.params[i].keeper.hollow = hollow;
+            ls__param_place_value(d->params[i].value,
+                                  place_in(d, &place, hollow ? NULL : block, i));
         }
     }
 }
@@ -60,11 +77,13 @@ static void set_hollow(const ls__ddp *d, int bucket, bool hollow)
 /* The ranks compare gathered parameters as they compare replicas without zero. */
 static void look_at(ls__ddp *d, int bucket)
 {
+    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
+    char *block = d->zero.unshard.buckets[bucket].block;
     for (int i = 0; i < d->param_count; i++) {
         if (ls__reducer_bucket_of(d->reducer, i) == bucket) {
             const ls_tensor *value = d->params[i].value;
             d->hashes[i] =
-                ls__hash_bytes(0, ls__ddp_values_place(&d->values, d->reducer, i),
+                ls__hash_bytes(0, place_in(d, &place, block, i),
                                (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value)));
         }
     }
@@ -91,6 +110,18 @@ static void forget_looks(ls__unshard *u)
     }
 }
 
+/* This rank's part of a bucket, from its own memory to the block, or back. */
+static void copy_own(const ls__ddp *d, int bucket, bool back)
+{
+    const ls__unshard *u = &d->zero.unshard;
+    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
+    const size_t part = place.bytes / (size_t)ls_group_size(u->group);
+    const size_t at = part * (size_t)ls_group_rank(u->group);
+    char *own = ls__ddp_values_bucket(&d->values, &place) + at;
+    char *in_block = u->buckets[bucket].block + at;
+    ls__elements_copy(back ? own : in_block, back ? in_block : own, part);
+}
+
 static ls_status wait_for(ls__ddp *d, int bucket)
 {
     ls__unshard_bucket *b = &d->zero.unshard.buckets[bucket];
@@ -98,6 +129,9 @@ static ls_status wait_for(ls__ddp *d, int bucket)
     if (work != NULL) {
         b->work = NULL;
         LS_TRY(ls_work_wait(work));
+        if (b->block != NULL && !b->whole && d->optim != NULL) { /* it may have stepped meanwhile */
+            copy_own(d, bucket, false);
+        }
         b->whole = true;
         set_hollow(d, bucket, false);
         if (!b->seen && ls__ddp_compares(d)) {
@@ -107,24 +141,45 @@ static ls_status wait_for(ls__ddp *d, int bucket)
     return LS_OK;
 }
 
+/* One that is whole already is gathered where it is. */
 static ls_status start(ls__ddp *d, int bucket)
 {
     ls__unshard *u = &d->zero.unshard;
+    ls__unshard_bucket *b = &u->buckets[bucket];
     const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
     LS_TRY(wait_for(d, bucket)); /* of the round before */
-    return ls__ddp_values_gather(&d->values, &place, u->group, &u->buckets[bucket].work);
+    char *own = ls__ddp_values_bucket(&d->values, &place);
+    const char *from = b->whole && b->block != NULL ? b->block : own;
+    if (!b->whole && b->block == NULL) {
+        LS_TRY(ls__reducer_block_take(d->reducer, bucket, &b->block));
+    }
+    return ls__ddp_values_gather(&place, u->group, from, b->block != NULL ? b->block : own,
+                                 &b->work);
 }
 
-/* The elements of other ranks go. */
+static void give_block(ls__ddp *d, int bucket)
+{
+    ls__unshard_bucket *b = &d->zero.unshard.buckets[bucket];
+    ls__reducer_block_give(d->reducer, b->block);
+    b->block = NULL;
+}
+
+/* The elements of other ranks go; this rank's may have been changed. */
 static ls_status release(ls__ddp *d, int bucket)
 {
     ls__unshard *u = &d->zero.unshard;
+    ls__unshard_bucket *b = &u->buckets[bucket];
     LS_TRY(wait_for(d, bucket));
-    if (u->buckets[bucket].whole) {
+    if (b->whole && b->block != NULL) {
+        copy_own(d, bucket, true);
+        give_block(d, bucket);
+    } else if (b->whole) {
         const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
-        u->buckets[bucket].whole = false;
-        set_hollow(d, bucket, true);
         ls__ddp_values_discard(&d->values, &place, u->group);
+    }
+    if (b->whole) {
+        b->whole = false;
+        set_hollow(d, bucket, true);
     }
     return LS_OK;
 }
@@ -350,12 +405,18 @@ ls_status ls__unshard_backward_end(ls__ddp *d)
     return status;
 }
 
-static void forget_works(ls__unshard *u)
+/* Nothing lies in a block any more. */
+static void leave_blocks(ls__ddp *d)
 {
+    ls__unshard *u = &d->zero.unshard;
     for (int b = 0; u->buckets != NULL && b < u->count; b++) {
-        if (u->buckets[b].work != NULL) {
-            (void)ls_work_wait(u->buckets[b].work);
-            u->buckets[b].work = NULL;
+        const bool begun = u->buckets[b].work != NULL;
+        (void)(begun ? ls_work_wait(u->buckets[b].work) : LS_OK);
+        u->buckets[b].work = NULL;
+        if (u->buckets[b].block != NULL && u->buckets[b].whole) {
+            (void)release(d, b);
+        } else if (u->buckets[b].block != NULL) { /* its gathering has not ended */
+            give_block(d, b);
         }
     }
 }
@@ -376,12 +437,15 @@ void ls__unshard_changed(ls__ddp *d)
 
 /* ---- whole on demand ------------------------------------------------------------------------- */
 
-/* All ranks gather all buckets, also those that are whole on some. */
+/* All ranks gather all buckets in place, also those that are whole on some. */
 static ls_status gather_all(ls__ddp *d)
 {
     ls__unshard *u = &d->zero.unshard;
+    LS_TRY(release_all(d));
     for (int b = 0; b < u->count; b++) {
-        LS_TRY(start(d, b));
+        const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
+        char *own = ls__ddp_values_bucket(&d->values, &place);
+        LS_TRY(ls__ddp_values_gather(&place, u->group, own, own, &u->buckets[b].work));
     }
     for (int b = 0; b < u->count; b++) {
         LS_TRY(wait_for(d, b));
@@ -531,8 +595,8 @@ ls_status ls__unshard_begin(ls__ddp *d)
 
 void ls__unshard_close(ls__ddp *d)
 {
-    ls__unshard *u = &d->zero.unshard;
-    forget_works(u);
+    const ls__unshard *u = &d->zero.unshard;
+    leave_blocks(d);
     for (int i = 0; u->params != NULL && i < d->param_count; i++) {
         (void)ls__fill_keep((ls_tensor *)d->params[i].value, NULL);
     }

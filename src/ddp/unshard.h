@@ -24,6 +24,7 @@ typedef struct ls__unshard_param {
 
 typedef struct ls__unshard_bucket {
     ls_work *work;               /* its gathering, not waited for yet */
+    char *block;                 /* where it is gathered; NULL: in its own memory */
     bool whole;                  /* all of its elements are on this rank */
     bool read;                   /* in the pass under way */
     bool seen;                   /* … or were in this step, whose ranks compare them */

@@ -75,12 +75,16 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
     return ls_memory_release_cached();
 }
 
-ls_status ls__ddp_values_gather(const ls__ddp_values *v, const ls__bucket_place *bucket,
-                                ls_group *group, ls_work **work)
+char *ls__ddp_values_bucket(const ls__ddp_values *v, const ls__bucket_place *bucket)
 {
-    char *memory = v->memory[bucket->region] + bucket->offset;
+    return v->memory[bucket->region] + bucket->offset;
+}
+
+ls_status ls__ddp_values_gather(const ls__bucket_place *bucket, ls_group *group, const char *from,
+                                char *to, ls_work **work)
+{
     const size_t part = bucket->bytes / (size_t)ls_group_size(group);
-    return ls_all_gather(group, memory + part * (size_t)ls_group_rank(group), memory,
+    return ls_all_gather(group, from + part * (size_t)ls_group_rank(group), to,
                          (int64_t)(part / ls_dtype_size(bucket->dtype)), bucket->dtype,
                          LS_OPTIONS(ls_collective_options, .tag = bucket->tag), work);
 }
@@ -88,7 +92,7 @@ ls_status ls__ddp_values_gather(const ls__ddp_values *v, const ls__bucket_place 
 void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,
                             ls_group *group)
 {
-    char *memory = v->memory[bucket->region] + bucket->offset;
+    char *memory = ls__ddp_values_bucket(v, bucket);
     const size_t part = bucket->bytes / (size_t)ls_group_size(group);
     const size_t own = part * (size_t)ls_group_rank(group);
     ls__group_discard(group, memory, own);

@@ -26,9 +26,12 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
 void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, int i);
 bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
                         int i);
-/* Begins to gather a bucket in place: each rank of the group has an equal part. */
-ls_status ls__ddp_values_gather(const ls__ddp_values *v, const ls__bucket_place *bucket,
-                                ls_group *group, ls_work **work);
+/* The memory of a bucket. */
+char *ls__ddp_values_bucket(const ls__ddp_values *v, const ls__bucket_place *bucket);
+/* Begins to gather a bucket: each rank of the group has an equal part, this one at its place in
+ * `from`, which may be `to`. */
+ls_status ls__ddp_values_gather(const ls__bucket_place *bucket, ls_group *group, const char *from,
+                                char *to, ls_work **work);
 /* The elements of other ranks in it are undefined from now on, and their pages go. */
 void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,
                             ls_group *group);

@@ -112,6 +112,17 @@ static void updated(ls__observer *self, int index)
     d->zero.changed[bucket] = true;
 }
 
+/* With 2 and 3 a gradient has a place only while its bucket is filled and reduced. */
+static ls_status writes(ls__observer *self, int index)
+{
+    return ls__reducer_write(ddp_of(self)->reducer, index);
+}
+
+static void moved(void *arg, int param, void *memory)
+{
+    ls__param_place_grad(((ls__ddp *)arg)->params[param].value, memory);
+}
+
 static ls_status share(ls__observer *self)
 {
     return ls__ddp_zero_share(ddp_of(self));
@@ -140,7 +151,9 @@ ls_status ls__ddp_zero_begin(ls__ddp *d)
         z->works[b] = NULL;
         z->changed[b] = false;
     }
-    ls__reducer_scatter(d->reducer);
+    ls__reducer_on_moved(d->reducer, moved, d);
+    LS_TRY(ls__reducer_scatter(d->reducer));
+    d->observer.writes = z->stage > 1 ? writes : NULL;
     d->observer.owned = owned;
     d->observer.updated = updated;
     d->observer.share = share;
@@ -188,8 +201,9 @@ static ls_status gather(ls__ddp *d)
     ls_status status = LS_OK;
     for (int b = 0; b < z->buckets && status == LS_OK; b++) {
         const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
+        char *memory = ls__ddp_values_bucket(&d->values, &place);
         status = z->changed[b]
-                     ? ls__ddp_values_gather(&d->values, &place, place.group, &z->works[b])
+                     ? ls__ddp_values_gather(&place, place.group, memory, memory, &z->works[b])
                      : LS_OK;
     }
     for (int b = 0; b < z->buckets; b++) {

@@ -20,6 +20,7 @@
 #include "kernel/reduce/reduce.h"
 #include "reduce/internal.h"
 #include "reduce/plan.h"
+#include "reduce/pool.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
 #include "reduce/table.h"
@@ -91,17 +92,26 @@ void ls__buckets_mark_rows(ls_reducer *r, bool local)
 
 char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
-    return r->plan.regions[bucket->region].memory + bucket->offset;
+    return bucket->block != NULL ? bucket->block
+                                 : r->plan.regions[bucket->region].memory + bucket->offset;
+}
+
+char *ls__bucket_gradient(const ls_reducer *r, const ls__reduce_param *param)
+{
+    const ls__reduce_bucket *bucket = &r->plan.buckets[param->bucket];
+    return ls__bucket_memory(r, bucket) + (param->offset - bucket->offset);
 }
 
 /* Makes the bucket's memory hold exactly this rank's contribution: parameters without one are zero,
  * also when an old average lies there. */
-void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket)
+ls_status ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket)
 {
-    char *memory = r->plan.regions[bucket->region].memory;
+    if (r->scattered) {
+        LS_TRY(ls__bucket_enter(r, bucket)); /* this rank may have nothing for it */
+    }
     for (int i = 0; i < bucket->count; i++) {
         const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
-        char *place = memory + param->offset;
+        char *place = ls__bucket_gradient(r, param);
         if (!param->local) {
             ls__elements_zero(place, param->bytes);
         } else if (param->user != NULL) {
@@ -110,6 +120,7 @@ void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket)
             ls__shards_add(r, r->plan.order[bucket->first + i], place);
         }
     }
+    return LS_OK;
 }
 
 /* The gaps between parameters are reduced too; they hold zeros. */
@@ -140,8 +151,9 @@ void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param,
     *to = first < last ? (int64_t)((last - param->offset) / unit) : 0;
 }
 
-void ls__bucket_release(const ls_reducer *r, const ls__reduce_bucket *bucket)
+void ls__bucket_release(ls_reducer *r, ls__reduce_bucket *bucket)
 {
+    ls__bucket_leave(r, bucket);
     const ls__reduce_region *region = &r->plan.regions[bucket->region];
     const ls__bucket_part own = ls__bucket_own(r, bucket);
     ls_group *group = r->domains[region->key.domain].group;

@@ -21,10 +21,12 @@ double ls__buckets_idle(ls_reducer *r);
 void ls__buckets_forget(ls_reducer *r);
 
 /* Makes the bucket's memory hold exactly this rank's contribution, right before its all-reduce. */
-void ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket);
+ls_status ls__bucket_fill(ls_reducer *r, ls__reduce_bucket *bucket);
 /* The elements of the whole bucket, gaps included. */
 int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket);
 char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket);
+/* Where the parameter's gradient lies in the memory of its bucket. */
+char *ls__bucket_gradient(const ls_reducer *r, const ls__reduce_param *param);
 /* The part of the bucket that is this rank's, in bytes of its region: each rank of a split has an
  * equal part (division.c). */
 typedef struct ls__bucket_part {
@@ -35,7 +37,7 @@ ls__bucket_part ls__bucket_own(const ls_reducer *r, const ls__reduce_bucket *buc
 void ls__bucket_own_elements(const ls_reducer *r, const ls__reduce_param *param, int64_t *from,
                              int64_t *to);
 /* Gives the memory of the other ranks' parts back to the system, as far as it is whole pages. */
-void ls__bucket_release(const ls_reducer *r, const ls__reduce_bucket *bucket);
+void ls__bucket_release(ls_reducer *r, ls__reduce_bucket *bucket);
 /* Whether any rank contributes to the bucket in this backward. */
 bool ls__bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket);
 

@@ -15,6 +15,7 @@
 #include "reduce/hook.h"
 #include "reduce/internal.h"
 #include "reduce/plan.h"
+#include "reduce/pool.h"
 #include "reduce/reducer.h"
 #include "reduce/shards.h"
 
@@ -309,6 +310,7 @@ ls_status ls_reducer_free(ls_reducer *r)
     ls__exchange_close(r);
     ls__agreement_leave(r->runtime);
     ls__plan_release(r, &r->plan);
+    ls__pool_free(r);
     const ls_status split = ls__division_free(r);
     ls_status status = ls__domains_free(r);
     status = split < 0 ? split : status;

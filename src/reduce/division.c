@@ -20,6 +20,7 @@
 #include "comm/core/round_robin.h"
 #include "reduce/bucket.h"
 #include "reduce/domain.h"
+#include "reduce/pool.h"
 #include "reduce/reducer.h"
 
 /* A rank's description of its split. */
@@ -113,15 +114,17 @@ ls_status ls__reducer_second_group(ls_reducer *r, ls_group **out)
     return LS_OK;
 }
 
-void ls__reducer_scatter(ls_reducer *r)
+ls_status ls__reducer_scatter(ls_reducer *r)
 {
     LS_ASSERT(r->keeps_parts);
+    LS_TRY(ls__pool_open(r));
     for (int b = 0; r->size > 1 && r->releases && b < r->plan.count; b++) {
         ls__bucket_release(r, &r->plan.buckets[b]);
     }
     LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
     r->scattered = r->size > 1;
     r->phases = ls__division_is_hybrid(r) ? 2 : 1;
+    return LS_OK;
 }
 
 ls_status ls__division_free(ls_reducer *r)

@@ -73,12 +73,12 @@ const ls__exchange_kind ls__exchange_plain = {1, plain_before, NULL};
 static ls_status scattered_before(ls_reducer *r, ls__reduce_bucket *bucket, int phase LS__UNUSED,
                                   ls__reduce_exchange *out)
 {
-    char *memory = ls__bucket_memory(r, bucket);
+    const ls__reduce_region *region = &r->plan.regions[bucket->region];
     const ls__bucket_part own = ls__bucket_own(r, bucket);
-    const ls_dtype dtype = r->plan.regions[bucket->region].key.dtype;
+    const ls_dtype dtype = region->key.dtype;
     *out = (ls__reduce_exchange){.operation = LS__OP_REDUCE_SCATTER,
-                                 .input = memory,
-                                 .output = memory + (own.offset - bucket->offset),
+                                 .input = ls__bucket_memory(r, bucket),
+                                 .output = region->memory + own.offset,
                                  .count = (int64_t)(own.bytes / ls_dtype_size(dtype)),
                                  .dtype = dtype,
                                  .divisor = ls__bucket_divisor(r, bucket)};
@@ -163,7 +163,7 @@ static ls_status start_collective(ls_reducer *r, ls__reduce_bucket *bucket, int 
 }
 
 /* The bucket's gradients are complete. */
-static void launch(ls_reducer *r, ls__reduce_bucket *bucket)
+static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     bucket->kind = NULL;
@@ -172,11 +172,12 @@ static void launch(ls_reducer *r, ls__reduce_bucket *bucket)
     } else {
         bucket->kind = kind_of(r, bucket);
         if (!r->on_device) { /* else ls__device_begin has zeroed what is not used */
-            ls__bucket_fill(r, bucket);
+            LS_TRY(ls__bucket_fill(r, bucket));
             ls__nonfinite_look(r, bucket);
         }
         bucket->launched_ns = r->runtime->env->now_ns(r->runtime->env);
     }
+    return LS_OK;
 }
 
 /* Its collective has ended: the wait only gives the handle back. */
@@ -194,7 +195,7 @@ static ls_status end_phase(ls_reducer *r, ls__reduce_bucket *bucket, int phase)
 static ls_status take_step(ls_reducer *r, ls__reduce_bucket *bucket, int phase)
 {
     if (phase == 0) {
-        launch(r, bucket);
+        LS_TRY(launch(r, bucket));
     } else if (bucket->kind != NULL && phase <= bucket->kind->phases) {
         LS_TRY(end_phase(r, bucket, phase - 1));
     }

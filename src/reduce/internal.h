@@ -3,8 +3,9 @@
  * lays gradients out in regions and buckets, bucket_size.c says how large buckets are, bucket.c
  * keeps their contents, exchange.c sends them, division.c divides averages among ranks, control.c
  * runs the exchange that opens a synchronising backward, table.c packs the rows of tables, hook.c
- * calls the user's hooks, compare.c lists what all ranks must have alike, device.c has what is
- * different where gradients lie in memory of a device. */
+ * calls the user's hooks, pool.c has the memory that buckets leave to each other, compare.c lists
+ * what all ranks must have alike, device.c has what is different where gradients lie in memory of a
+ * device. */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
 
@@ -114,6 +115,7 @@ typedef struct ls__reduce_bucket {
     uint64_t flow;       /* its arrow in a trace */
     uint64_t reduced_ns; /* of the last phase; written by the engine before `flying` */
     ls_reducer *reducer;
+    char *block; /* where its gradients are for now (pool.c); NULL: in the region */
     ls__bucket_scratch scratch[LS_BUCKET_SLOTS];
     char tag[LS__MESSAGE_MAX / 16];
 } ls__reduce_bucket;
@@ -181,6 +183,20 @@ typedef struct ls__reduce_division {
     ls_group *group[LS__DIVISION_GROUPS];
 } ls__reduce_division;
 
+/* Memory that one bucket leaves to the next; pool.c. */
+typedef struct ls__reduce_block {
+    char *memory;   /* [pool.bytes] registered */
+    size_t touched; /* of these the first ones have pages */
+    bool taken;
+} ls__reduce_block;
+
+typedef struct ls__reduce_pool {
+    ls__lock lock;            /* of `taken`, `touched` and `count` */
+    ls__reduce_block *blocks; /* [max]; NULL: there is no pool */
+    int count, max;
+    size_t bytes; /* of a block */
+} ls__reduce_pool;
+
 /* State of one backward; zero when the next one begins. */
 typedef struct ls__reduce_pass {
     int next[LS__PHASES_MAX + 1]; /* Note [Steps] in exchange.c */
@@ -240,6 +256,9 @@ struct ls_reducer {
     bool scattered;    /* … and do, from the backward after the layout is final; … */
     bool releases;     /* … the memory of other ranks' averages is given back then */
     ls__reduce_division division;
+    ls__reduce_pool pool;
+    void (*moved)(void *arg, int param, void *memory); /* its gradient; NULL: nobody asks */
+    void *moved_arg;
     ls__reduce_worker worker;
     ls__reduce_hook hook;
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */

@@ -64,7 +64,7 @@ static const ls__reduce_param *find(const ls_reducer *r, const ls__reduce_bucket
                                     int64_t *at)
 {
     const bool all = r->group->comm->strict;
-    const char *memory = r->plan.regions[bucket->region].memory;
+    const char *averages = r->plan.regions[bucket->region].memory;
     for (int i = 0; i < bucket->count; i++) {
         const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
         int64_t begin = 0, end = param->count;
@@ -72,7 +72,8 @@ static const ls__reduce_param *find(const ls_reducer *r, const ls__reduce_bucket
             ls__bucket_own_elements(r, param, &begin, &end);
         }
         const bool there = mine ? param->local : param->used;
-        *at = there ? look(param, memory + param->offset, all, begin, end) : -1;
+        const char *gradient = mine ? ls__bucket_gradient(r, param) : averages + param->offset;
+        *at = there ? look(param, gradient, all, begin, end) : -1;
         if (*at >= 0) {
             return param;
         }

@@ -27,6 +27,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "comm/backend/plugin_group.h"
+#include "reduce/bucket.h"
 #include "reduce/internal.h"
 
 /* ---- the order ----------------------------------------------------------------------------- */
@@ -306,7 +307,7 @@ void *ls__reducer_grad(const ls_reducer *r, int param)
 {
     LS_ASSERT(param >= 0 && param < r->param_count);
     const ls__reduce_param *p = &r->params[param];
-    return p->user != NULL ? p->user : r->plan.regions[p->region].memory + p->offset;
+    return p->user != NULL ? p->user : ls__bucket_gradient(r, p);
 }
 
 bool *ls__reducer_present(ls_reducer *r, int param)

@@ -306,7 +306,7 @@ static ls_status settle(ls_reducer *r, ls__reduce_bucket *bucket)
         ls__nonfinite_look_again(r, bucket);
     }
     ls__bucket_settle(r, bucket);
-    if (bucket->kind != NULL && r->scattered && r->releases) {
+    if ((bucket->kind != NULL || bucket->block != NULL) && r->scattered && r->releases) {
         ls__bucket_release(r, bucket);
     }
     return r->reduced != NULL
@@ -314,10 +314,12 @@ static ls_status settle(ls_reducer *r, ls__reduce_bucket *bucket)
                : LS_OK;
 }
 
-/* The thread of backward owns next_end. */
+/* The thread of backward owns next_end. Buckets that were reduced leave memory to those that
+ * follow. */
 ls_status ls__reducer_poll(ls_reducer *r)
 {
-    const int ended = r->reduced != NULL ? ls__exchange_ended(r) : 0;
+    const bool asked = r->reduced != NULL || r->pool.blocks != NULL;
+    const int ended = asked ? ls__exchange_ended(r) : 0;
     while (r->pass.next_end < ended) {
         LS_TRY(settle(r, &r->plan.buckets[r->pass.next_end++]));
     }

@@ -53,9 +53,18 @@ void ls__reducer_show_hashes(ls_reducer *r, const uint64_t *hashes);
  * this group, and each other group of the same size has the same averages; borrowed for the call;
  * NULL: among all. ls__reducer_scatter: it is so from the next backward on. Both collective. */
 ls_status ls__reducer_divide(ls_reducer *r, bool release, ls_group *within);
-void ls__reducer_scatter(ls_reducer *r);
+ls_status ls__reducer_scatter(ls_reducer *r);
 /* Elements [*from, *from + *count) of a parameter's gradient have averages on this rank. */
 void ls__reducer_own(const ls_reducer *r, int param, int64_t *from, int64_t *count);
+/* With `release`, memory of buckets passes from one to the next (pool.c). Before the gradient of an
+ * absent parameter is written, on the thread of backward; `moved` is called with the place of each
+ * gradient that has another one from then on. */
+ls_status ls__reducer_write(ls_reducer *r, int param);
+void ls__reducer_on_moved(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
+                          void *arg);
+/* A block for the parameters of a bucket; NULL: they are to be gathered in their own memory. */
+ls_status ls__reducer_block_take(ls_reducer *r, int bucket, char **out);
+void ls__reducer_block_give(ls_reducer *r, const char *block);
 /* A bucket in the order of launching: each rank of `group` has an equal part of it. */
 typedef struct ls__bucket_place {
     int region;

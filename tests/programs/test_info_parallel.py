@@ -113,7 +113,7 @@ def memory_of_training_with_zero_is_rajbhandaris():
     assert re.findall(r" ([0-9.]+) GB$", rows, re.MULTILINE) == ["24.9", "14.0", "8.6", "3.1"], rows
     says(rows, "%s: %s parameters in float32, AdamW, %d rank%s; kept by each between two steps")
     says(rows, "Activations come on top, and the buckets on their way: with zero 2 and 3 those of gradients in backward, with zero 3 "
-               "those of parameters in both passes")
+               "those of parameters in both passes; their memory stays for the next step")
     assert re.findall(r" ([0-9.]+) GB$", info("--memory", "gpt2", "-n", "1", "--zero", "2"), re.MULTILINE) == ["2.0"]
     says(info("--memory", "gpt5", status=2), 'there is no model "%s"; give gpt2, gpt2-medium, gpt2-large or gpt2-xl')
     says(info("gpt2", status=2), '"%s" is not expected here; give --memory before a model')

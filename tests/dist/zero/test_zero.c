@@ -314,6 +314,7 @@ DIST_TESTS(all_kinds_of_passes_of_, _ranks_have_the_bits_of_data_parallelism, 2,
 DIST_TESTS(steps_in_backward_of_, _ranks_have_the_bits_of_data_parallelism, 2, 3)
 {
     compare((recipe){.in_backward = true});
+    compare((recipe){.in_backward = true, .each_alone = true});
     compare((recipe){.in_backward = true, .micro_batches = 2});
     compare((recipe){.in_backward = true, .weighted = true, .uneven = true});
 }

@@ -501,7 +501,7 @@ DIST_TEST(a_sum_that_overflows_is_reported_by_its_owner, 3)
     ls_reducer_param param = {.name = "steep", .count = 96, .dtype = LS_FLOAT32};
     CHECK_OK(ls_reducer_new(ls_world(), &param, 1, NULL, &r));
     CHECK_OK(ls__reducer_divide(r, false, NULL));
-    ls__reducer_scatter(r);
+    CHECK_OK(ls__reducer_scatter(r));
     ls_set_log_callback(keep_warning, NULL);
     CHECK_OK(ls_reducer_begin(r, NULL));
     for (int k = 0; k < 96; k++) {

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory for buckets that are whole only for a while (zero 2 and 3); see pool.c. */
+#ifndef LS_REDUCE_POOL_H
+#define LS_REDUCE_POOL_H
+
+#include "reduce/internal.h"
+
+/* Averages are divided from now on, and other ranks' are given back. Once. */
+ls_status ls__pool_open(ls_reducer *r);
+/* A block of registered memory for any bucket, whose contents are undefined. From any thread. */
+ls_status ls__pool_take(ls_reducer *r, const ls__reduce_bucket *bucket, char **out);
+void ls__pool_give(ls_reducer *r, const char *memory);
+void ls__pool_free(ls_reducer *r);
+
+/* The bucket's gradients get a block, unless they have one or there is no pool; on any thread. */
+ls_status ls__bucket_enter(ls_reducer *r, ls__reduce_bucket *bucket);
+/* Their block goes back, on the thread of backward: this rank's part is in its own memory. */
+void ls__bucket_leave(ls_reducer *r, ls__reduce_bucket *bucket);
+
+#endif
