@@ -80,15 +80,6 @@ static ls_status adopt_thawed(ls__ddp *d)
     return LS_OK;
 }
 
-/* Parameters have left memory among the activations of the pass that was under way then; those are
- * gone by now. */
-static ls_status return_left(ls__ddp *d)
-{
-    const bool leaves = d->leaves;
-    d->leaves = false;
-    return leaves ? ls_memory_release_cached() : LS_OK;
-}
-
 /* Takes and gives what the wrapped module does. A failure is in the outputs, which the wrapped
  * module's call has poisoned. Arms the observer: a backward is due, unless no graph is recorded or
  * this is a replay within a backward. */
@@ -103,7 +94,6 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
     ls__ddp_axes_mark(d, inputs, input_count);
     if (counts) {
         LS_TRY(adopt_thawed(d));
-        LS_TRY(return_left(d));
     }
     if (counts && d->remote != NULL) {
         LS_TRY(d->remote->pull(d));
@@ -301,7 +291,6 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
     LS_TRY(ls_memory_release_cached());
     wait_for_device(d); /* the memory of the former layout is given back */
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    d->leaves = true;
     LS_TRY(ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count));
     return ls__ddp_zero_begin(d);
 }

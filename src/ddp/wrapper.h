@@ -130,8 +130,7 @@ typedef struct ls__ddp {
     size_t tables_bytes;
     bool sync;
     uint64_t passes; /* backwards that have begun */
-    bool planned;    /* buckets lie in the observed order, parameters beside them … */
-    bool leaves;     /* … and no forward pass has begun since */
+    bool planned;    /* buckets lie in the observed order, parameters beside them */
     ls__ddp_values values;
     ls__ddp_zero zero;
     ls__buffers buffers;

@@ -65,7 +65,7 @@ ls_status ls_group_dealloc(ls_group *group, void *memory)
         return LS_OK;
     }
     /* The heap is the rank's; a failure of any group may concern this block. */
-    return ls__heap_free_buffer(&comm->heap, memory, ls__reclaim_settle(comm));
+    return ls__heap_free(&comm->heap, memory, ls__reclaim_settle(comm));
 }
 
 /* A handle over several groups shows their sum. */

@@ -314,7 +314,7 @@ ls_status ls__heap_alloc(ls__heap *heap, size_t bytes, void **out)
 }
 
 /* A quarantined block stays taken, and freeing it again is an error like any double free. */
-static ls_status free_block(ls__heap *heap, void *memory, bool hold, bool forget)
+ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
 {
     uint64_t offset = 0;
     const bool inside = ls__heap_offset(heap, memory, 0, &offset);
@@ -327,9 +327,6 @@ static ls_status free_block(ls__heap *heap, void *memory, bool hold, bool forget
         block->state = LS__BLOCK_QUARANTINED;
         heap->quarantined++;
     } else {
-        if (forget && block->bytes >= LS__PAGE_ALIGN_FROM) {
-            heap->env->shm_forget(heap->env, memory, block->bytes);
-        }
         ls__blocks_give(&heap->blocks, block);
     }
     ls__unlock(&heap->lock, heap->env);
@@ -341,18 +338,6 @@ static ls_status free_block(ls__heap *heap, void *memory, bool hold, bool forget
             memory);
     }
     return LS_OK;
-}
-
-ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
-{
-    return free_block(heap, memory, hold, false);
-}
-
-/* Large ones, as those of a bucket layout that was replaced, are not soon taken again; small ones
- * may be in every step. */
-ls_status ls__heap_free_buffer(ls__heap *heap, void *memory, bool hold)
-{
-    return free_block(heap, memory, hold, true);
 }
 
 /* Called when no peer touches memory of a failed group any more. */

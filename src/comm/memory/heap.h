@@ -61,9 +61,6 @@ ls_status ls__heap_alloc(ls__heap *heap, size_t bytes, void **out);
 /* LS_ERR_INVALID for memory that did not come from ls__heap_alloc. With `hold` the block stays in
  * quarantine until ls__heap_release. */
 ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold);
-/* The same of a block that no peer reads any more, as late ones do a control block: pages of a large
- * one return to the system. */
-ls_status ls__heap_free_buffer(ls__heap *heap, void *memory, bool hold);
 void ls__heap_release(ls__heap *heap); /* ends the quarantine of all held blocks */
 
 /* The header of a rank's heap; of a remote rank the cached one. */

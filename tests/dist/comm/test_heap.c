@@ -5,10 +5,6 @@
 #include "test.h"
 
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "comm/core/comm.h"
 #include "comm/core/group.h"
@@ -54,42 +50,6 @@ TEST(a_heap_without_room_for_the_rings_of_all_ranks_is_refused)
     CHECK_STATUS(ls__heap_init(&heap, ls__env_posix(), &spec), LS_ERR_MEMORY);
     CHECK_SAYS(ls_error_message(), "ls_init: a shared heap of %zu MiB is too small for %d ranks; "
                                    "raise LOCKSTEP_HEAP_RESERVE");
-    ls__heap_fini(&heap);
-}
-
-/* Of [memory, memory + bytes). */
-static size_t resident_pages(void *memory, size_t bytes)
-{
-    unsigned char resident[1024];
-    const size_t pages = bytes / (size_t)sysconf(_SC_PAGESIZE);
-    size_t count = 0;
-    CHECK(pages <= sizeof resident && mincore(memory, bytes, resident) == 0);
-    for (size_t i = 0; i < pages; i++) {
-        count += resident[i] & 1;
-    }
-    return count;
-}
-
-TEST(pages_of_a_large_buffer_return_to_the_system_when_it_is_freed)
-{
-    const size_t bytes = (size_t)2 << 20, pages = bytes / (size_t)sysconf(_SC_PAGESIZE);
-    const ls__heap_spec spec = {
-        .size = 1, .here = 1, .config = "", .reserve = (size_t)1 << 30, .ring_bytes = 4096};
-    ls__heap heap;
-    void *memory = NULL, *next = NULL;
-    if (getenv("TEST_UNDER") != NULL) {
-        SKIP("an emulator may ignore MADV_REMOVE, as qemu-user does");
-    }
-    CHECK_OK(ls__heap_init(&heap, ls__env_posix(), &spec));
-    CHECK_OK(ls__heap_alloc(&heap, bytes, &memory));
-    CHECK_OK(ls__heap_alloc(&heap, bytes, &next));
-    memset(memory, 7, bytes);
-    memset(next, 7, bytes);
-    CHECK_INT(resident_pages(memory, bytes), pages);
-    CHECK_OK(ls__heap_free_buffer(&heap, memory, true)); /* a peer may still touch it */
-    CHECK_INT(resident_pages(memory, bytes), pages);
-    CHECK_OK(ls__heap_free_buffer(&heap, next, false));
-    CHECK_INT(resident_pages(next, bytes), 0);
     ls__heap_fini(&heap);
 }
 
