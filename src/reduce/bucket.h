@@ -27,6 +27,10 @@ int64_t ls__bucket_elements(const ls_reducer *r, const ls__reduce_bucket *bucket
 char *ls__bucket_memory(const ls_reducer *r, const ls__reduce_bucket *bucket);
 /* Where the parameter's gradient lies in the memory of its bucket. */
 char *ls__bucket_gradient(const ls_reducer *r, const ls__reduce_param *param);
+/* The bucket's gradients get a block, unless they have one or there is no pool; on any thread. */
+ls_status ls__bucket_enter(ls_reducer *r, ls__reduce_bucket *bucket);
+/* Their block goes back, on the thread of backward: this rank's part is in its own memory. */
+void ls__bucket_leave(ls_reducer *r, ls__reduce_bucket *bucket);
 /* The part of the bucket that is this rank's, in bytes of its region: each rank of a split has an
  * equal part (division.c). */
 typedef struct ls__bucket_part {

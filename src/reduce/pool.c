@@ -15,9 +15,6 @@
 
 #include "base/assert.h"
 #include "comm/backend/plugin_group.h"
-#include "kernel/reduce/reduce.h"
-#include "reduce/bucket.h"
-#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 #define BLOCKS_OF_BUCKET 2 /* its gradients and its parameters */
@@ -118,73 +115,6 @@ void ls__pool_free(ls_reducer *r)
         }
     }
     r->pool.count = 0;
-}
-
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-/* Says where the gradients lie now. */
-static void show(ls_reducer *r, const ls__reduce_bucket *bucket)
-{
-    for (int i = 0; i < bucket->count && r->moved != NULL; i++) {
-        const int param = r->plan.order[bucket->first + i];
-        r->moved(r->moved_arg, param, ls__reducer_grad(r, param));
-    }
-}
-
-/* Gradients that are present come along, and the gaps between gradients are zero. */
-static void move_in(const ls_reducer *r, const ls__reduce_bucket *bucket, char *block)
-{
-    for (int i = 0; i < bucket->count; i++) {
-        const int *order = &r->plan.order[bucket->first + i];
-        const ls__reduce_param *param = &r->params[*order];
-        const size_t at = param->offset - bucket->offset, end = at + param->bytes;
-        const size_t next =
-            i + 1 < bucket->count ? r->params[order[1]].offset - bucket->offset : bucket->bytes;
-        LS_ASSERT(end <= next);
-        if (param->present) {
-            ls__elements_copy(block + at, ls__bucket_gradient(r, param), param->bytes);
-        }
-        ls__elements_zero(block + end, next - end);
-    }
-}
-
-ls_status ls__bucket_enter(ls_reducer *r, ls__reduce_bucket *bucket)
-{
-    char *block = NULL;
-    if (bucket->block == NULL && r->pool.blocks != NULL) {
-        LS_TRY(ls__pool_take(r, bucket, &block));
-        move_in(r, bucket, block);
-        bucket->block = block;
-    }
-    return LS_OK;
-}
-
-void ls__bucket_leave(ls_reducer *r, ls__reduce_bucket *bucket)
-{
-    char *block = bucket->block;
-    if (block != NULL) {
-        bucket->block = NULL;
-        show(r, bucket);
-        ls__pool_give(r, block);
-    }
-}
-
-ls_status ls__reducer_write(ls_reducer *r, int param)
-{
-    ls__reduce_bucket *bucket = &r->plan.buckets[r->params[param].bucket];
-    if (bucket->block != NULL || r->pool.blocks == NULL) {
-        return LS_OK;
-    }
-    LS_TRY(ls__bucket_enter(r, bucket));
-    show(r, bucket);
-    return LS_OK;
-}
-
-void ls__reducer_on_moved(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
-                          void *arg)
-{
-    r->moved = moved;
-    r->moved_arg = arg;
 }
 
 /* ---- for the parameters of buckets ----------------------------------------------------------- */

@@ -12,9 +12,4 @@ ls_status ls__pool_take(ls_reducer *r, const ls__reduce_bucket *bucket, char **o
 void ls__pool_give(ls_reducer *r, const char *memory);
 void ls__pool_free(ls_reducer *r);
 
-/* The bucket's gradients get a block, unless they have one or there is no pool; on any thread. */
-ls_status ls__bucket_enter(ls_reducer *r, ls__reduce_bucket *bucket);
-/* Their block goes back, on the thread of backward: this rank's part is in its own memory. */
-void ls__bucket_leave(ls_reducer *r, ls__reduce_bucket *bucket);
-
 #endif
