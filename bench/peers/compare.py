@@ -40,7 +40,7 @@ import sweep
 
 RANKS = [2, 4, 6]
 SIZES = "4,64,1Ki,16Ki,64Ki,1M,10M,100M,1000M"
-OTHERS = ["all_gather", "broadcast", "reduce_scatter"]
+OTHERS = ["all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 OTHER_SIZES = "1M,10M"
 OPERATIONS = ["all_reduce", *OTHERS]
 PARTS = ["all_reduce", "others", "floor", "launch"]

@@ -115,6 +115,12 @@ static int64_t check(const bench *b)
         return count_wrong(b->out, b->out_count, b->pattern[0], 0, 1.0f, 0.0f);
     case CONTENDER_REDUCE_SCATTER:
         return count_wrong(b->out, b->out_count, sum, rank * b->command.count, 1.0f, 0.0f);
+    case CONTENDER_ALL_TO_ALL:
+        for (int r = 0; r < ranks; r++) {
+            const int64_t n = b->command.count;
+            wrong += count_wrong(b->out + r * n, n, b->pattern[r], rank * n, 1.0f, 0.0f);
+        }
+        return wrong;
     }
     return 1;
 }
@@ -189,7 +195,8 @@ static int measure(bench *b, double *sample)
 
 static bool parse(const char *line, int ranks, command *c)
 {
-    static const char *const names[] = {"all_reduce", "all_gather", "broadcast", "reduce_scatter"};
+    static const char *const names[] = {"all_reduce", "all_gather", "broadcast", "reduce_scatter",
+                                        "all_to_all"};
     char op[32], buffers[32];
     long long bytes;
     if (sscanf(line, "%31s %lld %31s %d %d %lf", op, &bytes, buffers, &c->warmups, &c->samples,
@@ -199,10 +206,10 @@ static bool parse(const char *line, int ranks, command *c)
     }
     c->count = bytes / (long long)sizeof(float);
     c->registered = strcmp(buffers, "registered") == 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
         if (strcmp(op, names[i]) == 0) {
             c->op = (contender_op)i;
-            const bool blocks = c->op == CONTENDER_ALL_GATHER || c->op == CONTENDER_REDUCE_SCATTER;
+            const bool blocks = c->op != CONTENDER_ALL_REDUCE && c->op != CONTENDER_BROADCAST;
             c->count = blocks ? c->count / ranks : c->count;
             return c->count > 0;
         }
@@ -215,10 +222,10 @@ static bool get_memory(bench *b)
 {
     const command *c = &b->command;
     const int64_t all = c->count * b->self->ranks;
-    b->out_count = c->op == CONTENDER_ALL_GATHER ? all : c->count;
-    b->in_count = c->op == CONTENDER_ALL_GATHER       ? c->count
-                  : c->op == CONTENDER_REDUCE_SCATTER ? all
-                                                      : 0;
+    const bool gathers = c->op == CONTENDER_ALL_GATHER;
+    const bool scatters = c->op == CONTENDER_REDUCE_SCATTER || c->op == CONTENDER_ALL_TO_ALL;
+    b->out_count = gathers || c->op == CONTENDER_ALL_TO_ALL ? all : c->count;
+    b->in_count = gathers ? c->count : scatters ? all : 0;
     b->out = b->self->allocate((size_t)b->out_count * sizeof(float), c->registered);
     b->in = NULL;
     if (b->in_count > 0) {

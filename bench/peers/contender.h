@@ -30,6 +30,7 @@ typedef enum contender_op {
     CONTENDER_ALL_GATHER,     /* in[count] to out[ranks*count] */
     CONTENDER_BROADCAST,      /* out[count] of rank 0 */
     CONTENDER_REDUCE_SCATTER, /* in[ranks*count] to out[count] */
+    CONTENDER_ALL_TO_ALL,     /* in[ranks*count] to out[ranks*count] */
 } contender_op;
 
 /* What a library gives for it; float32 everywhere. What fails ends the process. */

@@ -45,11 +45,12 @@ class Bench:
 
     def begin(self, op, size):
         self.op, count = op, size // 4
-        if op in ("all_gather", "reduce_scatter"):
+        if op in ("all_gather", "reduce_scatter", "all_to_all"):
             count //= self.ranks
         self.count = count
-        self.out = torch.empty(count * (self.ranks if op == "all_gather" else 1))
-        self.input = torch.empty({"all_gather": count, "reduce_scatter": count * self.ranks}.get(op, 0))
+        self.out = torch.empty(count * (self.ranks if op in ("all_gather", "all_to_all") else 1))
+        self.input = torch.empty({"all_gather": count, "reduce_scatter": count * self.ranks,
+                                  "all_to_all": count * self.ranks}.get(op, 0))
 
     def prepare(self):
         for x in (self.input, self.out):
@@ -62,15 +63,22 @@ class Bench:
             all_gather(self.out, self.input)
         elif self.op == "broadcast":
             dist.broadcast(self.out, 0)
+        elif self.op == "all_to_all":
+            dist.all_to_all_single(self.out, self.input)
         else:
             dist.reduce_scatter_tensor(self.out, self.input)
+
+    def block(self, rank):
+        return self.out[rank * self.count:(rank + 1) * self.count]
 
     def wrong(self, calls):
         if self.op == "all_reduce":
             tolerance = 1e-4 if calls > 1 else 0.0
             return differing(self.out, self.sum * float(self.ranks) ** (calls - 1), 0, tolerance)
         if self.op == "all_gather":
-            return sum(differing(self.out[r * self.count:(r + 1) * self.count], self.pattern[r])
+            return sum(differing(self.block(r), self.pattern[r]) for r in range(self.ranks))
+        if self.op == "all_to_all":
+            return sum(differing(self.block(r), self.pattern[r], self.rank * self.count)
                        for r in range(self.ranks))
         if self.op == "broadcast":
             return differing(self.out, self.pattern[0])

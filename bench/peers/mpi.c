@@ -45,6 +45,9 @@ static void operate(contender_op op, const float *in, float *out, int64_t count)
     case CONTENDER_REDUCE_SCATTER:
         MPI_Reduce_scatter_block(in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         break;
+    case CONTENDER_ALL_TO_ALL:
+        MPI_Alltoall(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD);
+        break;
     }
 }
 

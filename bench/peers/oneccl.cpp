@@ -51,6 +51,9 @@ static void operate(contender_op op, const float *in, float *out, int64_t count)
     case CONTENDER_REDUCE_SCATTER:
         ccl::reduce_scatter(in, out, n, ccl::reduction::sum, *world).wait();
         break;
+    case CONTENDER_ALL_TO_ALL:
+        ccl::alltoall(in, out, n, *world).wait();
+        break;
     }
 }
 

@@ -60,6 +60,9 @@ static void operate(contender_op op, const float *in, float *out, int64_t count)
     case CONTENDER_REDUCE_SCATTER:
         must(ls_reduce_scatter(world, in, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         break;
+    case CONTENDER_ALL_TO_ALL:
+        must(ls_all_to_all(world, in, out, count, LS_FLOAT32, NULL, NULL));
+        break;
     }
 }
 

@@ -69,6 +69,7 @@ def openmpi_algorithms(operation):
         "all_gather": ("allgather", dict.fromkeys("1 2 3 4 5 6".split(), ANY)),
         "broadcast": ("bcast", dict.fromkeys("1 2@131072 3@131072 3@524288 4 6 8 9".split(), ANY)),
         "reduce_scatter": ("reduce_scatter_block", dict.fromkeys("1 2 3 4".split(), ANY)),
+        "all_to_all": ("alltoall", dict.fromkeys("1 2 4".split(), ANY)),  # 3, bruck: for bytes
     }[operation]
     for choice, sizes in choices.items():
         algorithm, _, segment = choice.partition("@")
@@ -93,6 +94,7 @@ MPICH_ALGORITHMS = {
     "broadcast": ("BCAST", ["binomial", "scatter_recursive_doubling_allgather", "scatter_ring_allgather"],
                   ["tree", "pipelined_tree"]),
     "reduce_scatter": ("REDUCE_SCATTER_BLOCK", ["recursive_halving", "recursive_doubling", "pairwise"], []),
+    "all_to_all": ("ALLTOALL", ["pairwise", "scattered"], []),
 }
 
 
@@ -118,7 +120,8 @@ def intelmpi_algorithms(operation):
     variable, presets = {"all_reduce": ("ALLREDUCE", (1, 2, 3, 5, 7, 8, 9, 10, 11, 12)),
                          "all_gather": ("ALLGATHER", range(1, 6)),
                          "broadcast": ("BCAST", (1, 3, 7, 8, 10, 11, 12, 13)),
-                         "reduce_scatter": ("REDUCE_SCATTER_BLOCK", range(1, 5))}[operation]
+                         "reduce_scatter": ("REDUCE_SCATTER_BLOCK", range(1, 5)),
+                         "all_to_all": ("ALLTOALL", range(1, 5))}[operation]
     for preset in presets:
         yield {f"I_MPI_ADJUST_{variable}": str(preset)}, ANY
 
@@ -134,7 +137,8 @@ def oneccl_algorithms(operation):
     variable, names = {"all_reduce": ("ALLREDUCE", ["direct", "rabenseifner", "nreduce", "ring", "recursive_doubling"]),
                        "all_gather": ("ALLGATHER", ["direct", "naive"]),
                        "broadcast": ("BCAST", ["direct", "ring", "double_tree"]),
-                       "reduce_scatter": ("REDUCE_SCATTER", ["direct", "naive", "ring"])}[operation]
+                       "reduce_scatter": ("REDUCE_SCATTER", ["direct", "naive", "ring"]),
+                       "all_to_all": ("ALLTOALL", ["direct", "naive", "scatter"])}[operation]
     for name in names:
         yield {f"CCL_{variable}": name}, ANY
 

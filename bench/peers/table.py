@@ -19,7 +19,7 @@ import pages
 import plot
 
 NAME = "compare-collectives"
-MEASURED = ("all_reduce", "all_gather", "broadcast", "reduce_scatter")
+MEASURED = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all")
 
 
 def pairs(rows, operations):
@@ -89,7 +89,7 @@ def page(rows):
     for operations, with_operation in ((MEASURED[:1], False), (MEASURED[1:], True)):
         cells = pairs(rows, operations)
         if cells and with_operation:
-            parts.append("<details><summary>all_gather, broadcast, reduce_scatter</summary>\n\n" +
+            parts.append("<details><summary>" + ", ".join(MEASURED[1:]) + "</summary>\n\n" +
                          table(cells, True) + "\n\n</details>")
         elif cells:
             parts.append("all_reduce:\n\n" + table(cells, False))

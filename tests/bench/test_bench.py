@@ -356,7 +356,7 @@ def our_contender_answers_commands_and_ends():
     launcher = [str(BUILD / "lockstep"), "run", "-n", "3", str(program), "FOLDER"]
     session = Session(launcher, 3, {}, SCRATCH.name)
     try:
-        for operation in ("all_reduce", "all_gather", "broadcast", "reduce_scatter"):
+        for operation in ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"):
             for size in (12, 100000):
                 for buffers in ("registered", "private"):
                     samples, calls = session.ask(f"{operation} {size} {buffers} 5 4 0")
