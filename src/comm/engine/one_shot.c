@@ -77,6 +77,13 @@ static size_t offset_of(const ls_work *work, ls__ref ref)
            (ref.buffer == LS__BUFFER_STAGE ? ls__round_up(block, LS__CACHE_LINE) : block);
 }
 
+size_t ls__one_shot_bytes(const ls_group *group, ls__operation operation, size_t bytes)
+{
+    return ls__operation_has_blocks(operation, true)
+               ? (size_t)group->size * ls__round_up(bytes, LS__CACHE_LINE)
+               : bytes;
+}
+
 /* A block of INPUT or OUTPUT of this rank. */
 static const unsigned char *own_block(const ls_work *work, ls__ref ref)
 {
@@ -118,7 +125,7 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
     if (!plan->blocks[LS__BUFFER_STAGE] && bytes <= LS__PAIR_BYTES) {
         line->place = LS__PLACE_LINE;
         stage = line->data;
-    } else if (bytes > LS__SMALL_BYTES) {
+    } else if (ls__one_shot_bytes(group, work->operation, bytes) > LS__SMALL_BYTES) {
         const int slot = wide_slot(group);
         line->place = (uint8_t)(LS__PLACE_WIDE + slot);
         stage = group->own->wide[slot];

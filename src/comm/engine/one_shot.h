@@ -6,6 +6,9 @@
 #include "comm/core/group.h"
 #include "comm/core/plan.h"
 
+/* Bytes of a stage that the contribution of a rank takes: `bytes`, or where INPUT has a block of
+ * so many bytes for each rank, all of them, each on lines of its own. */
+size_t ls__one_shot_bytes(const ls_group *group, ls__operation operation, size_t bytes);
 /* lock; the steps before the fence: copies this rank's blocks to where its peers read them, in the
  * line of the announcement or in its slot of the small stage, and says so in the line. */
 void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line);

@@ -168,30 +168,43 @@ static size_t most_of(const ls_group *group, ls__operation operation, bool is_na
  * 1.7, 1.6 far; 4 ranks 1.9 (32 KiB) and 1.35 (256 KiB), 6 ranks 1.5 and 1.3. A broadcast between
  * two barriers gains as long as staging it takes no more than two slices of 128 KiB: 64, 128, 200,
  * 256 KiB 1.28, 1.14, 1.02, 0.92 (far), so no larger ones. An all_gather saves a fence as well: 32
- * KiB a block 7.6 and 5.6 us (2 ranks, Zen 4, beside other work). */
+ * KiB a block 7.6 and 5.6 us (2 ranks, Zen 4, beside other work). So do all_to_all and
+ * reduce_scatter, whose blocks all lie in the stage. Time staged over offered, 64 and 256 KiB a
+ * rank (Sapphire Rapids, 2 cores): 2 ranks 1.11 and 1.05, 1.11 and 1.05; 4 ranks 1.36 and 1.15,
+ * 1.40 and 1.10; 6 ranks 1.30 and 1.01, 1.43 and 0.97. */
 #define OFFERED_SUM ((size_t)64 << 10)
 
 static size_t offer_most(const ls_group *group, ls__operation operation)
 {
-    return operation == LS__OP_BROADCAST || operation == LS__OP_ALL_GATHER ? LS__WIDE_BYTES
-           : operation == LS__OP_ALL_REDUCE && group->size == 2            ? OFFERED_SUM
-                                                                           : 0;
+    switch (operation) {
+    case LS__OP_BROADCAST:
+    case LS__OP_ALL_GATHER:
+    case LS__OP_ALL_TO_ALL:
+    case LS__OP_REDUCE_SCATTER:
+        return LS__WIDE_BYTES;
+    case LS__OP_ALL_REDUCE:
+        return group->size == 2 ? OFFERED_SUM : 0;
+    default:
+        return 0;
+    }
 }
 
-static bool may_offer(const ls_group *group, const ls__collective *args)
+/* `bytes`: of a block, where there are blocks. */
+static bool may_offer(const ls_group *group, ls__operation operation, const void *input,
+                      const void *output, size_t bytes)
 {
     const ls__heap *heap = &group->comm->heap;
-    const size_t bytes = (size_t)args->count * ls_dtype_size(args->dtype);
     uint64_t at = 0;
-    return bytes <= offer_most(group, args->operation) &&
-           !(ls__heap_offset(heap, args->input, bytes, &at) &&
-             ls__heap_offset(heap, args->output, bytes, &at));
+    return ls__one_shot_bytes(group, operation, bytes) <= offer_most(group, operation) &&
+           !(ls__heap_offset(heap, input, bytes, &at) && ls__heap_offset(heap, output, bytes, &at));
 }
 
 bool ls__select_may_announce(const ls_group *group, const ls__collective *args)
 {
+    const ls__operation operation = args->operation;
     const size_t bytes = (size_t)args->count * ls_dtype_size(args->dtype);
-    return bytes <= most_of(group, args->operation, false) || may_offer(group, args);
+    return ls__one_shot_bytes(group, operation, bytes) <= most_of(group, operation, false) ||
+           may_offer(group, operation, args->input, args->output, bytes);
 }
 
 /* Whether an operation of this size is announced together with its data, by a plan for that. */
@@ -201,17 +214,9 @@ static bool fits_one_shot(const ls_group *group, const ls_work *work)
         work->algorithm != NULL && work->algorithm != default_of(work->operation, FORM_ONE_SHOT);
     const size_t bytes = (size_t)work->count * work->element;
     return !other && !work->has_layout &&
-           bytes <= most_of(group, work->operation, work->algorithm != NULL) &&
+           ls__one_shot_bytes(group, work->operation, bytes) <=
+               most_of(group, work->operation, work->algorithm != NULL) &&
            (group->tuning == NULL || ls__tuning_one_shot(group, bytes));
-}
-
-/* Whether all blocks fit into a slot of the small stage. */
-static bool has_stage(const ls_group *group, const ls_work *work, const ls__plan *plan)
-{
-    return plan->one_shot &&
-           (!plan->blocks[LS__BUFFER_STAGE] ||
-            work->count <= ls__slice_max(work, plan->program,
-                                         most_of(group, work->operation, work->algorithm != NULL)));
 }
 
 /* lock; takes the one-shot plan if the operation fits. */
@@ -224,7 +229,7 @@ static ls_status try_one_shot(ls_group *group, ls_work *work)
     if (plan == NULL) {
         return ls__self.status == LS_ERR_MEMORY ? LS_ERR_MEMORY : LS_OK;
     }
-    if (has_stage(group, work, plan)) {
+    if (plan->one_shot) {
         work->path = LS__PATH_ONE_SHOT;
         work->plan = plan;
     }
@@ -235,11 +240,14 @@ bool ls__select_prepared(ls_group *group, ls_work *work)
 {
     LS_ASSERT(work->path == LS__PATH_OPEN && !group->has_remote);
     const bool offer = !fits_one_shot(group, work);
-    const ls__plan *plan = !offer                         ? plan_of(group, work, FORM_ONE_SHOT)
-                           : ls__one_shot_has_wide(group) ? plan_for(group, work, FORM_ONE_SHOT)
-                                                          : NULL;
-    if (plan == NULL || plan->program == NULL ||
-        !(offer ? plan->one_shot : has_stage(group, work, plan))) {
+    const size_t bytes = (size_t)work->count * work->element;
+    if (offer && !(ls__one_shot_has_wide(group) &&
+                   may_offer(group, work->operation, work->input, work->output, bytes))) {
+        return false;
+    }
+    const ls__plan *plan =
+        offer ? plan_for(group, work, FORM_ONE_SHOT) : plan_of(group, work, FORM_ONE_SHOT);
+    if (plan == NULL || plan->program == NULL || !plan->one_shot) {
         return false;
     }
     work->path = offer ? LS__PATH_OFFER : LS__PATH_ONE_SHOT;

@@ -48,8 +48,9 @@ int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64
     return (int64_t)ls__round_up((size_t)part, (size_t)per_line(work));
 }
 
-/* Where blocks are scattered, every one of them must fit into its part of the bytes. */
-int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes)
+/* The largest slice whose staged chunks fit into `bytes`. Where blocks are scattered, every one of
+ * them must fit into its part of the bytes. */
+static int64_t slice_max(const ls_work *work, const ls__program *program, size_t bytes)
 {
     const int64_t chunks = is_gather(work->operation) ? 1 : program->chunks;
     /* Programs that receive more than one buffer into SCRATCH have shorter slices. */
@@ -84,9 +85,9 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
     }
     switch (work->path) {
     case LS__PATH_STAGED:
-        return ls__slice_max(work, program, LS__SLICE_BYTES / (runs_ahead(work) ? 2 : 1));
+        return slice_max(work, program, LS__SLICE_BYTES / (runs_ahead(work) ? 2 : 1));
     case LS__PATH_MESSAGES:
-        return ls__slice_max(work, program, message_slice(program));
+        return slice_max(work, program, message_slice(program));
     default:
         return work->count;
     }

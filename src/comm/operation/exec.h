@@ -98,8 +98,6 @@ static inline size_t ls__ref_element(const ls__exec *exec, ls__ref ref)
 {
     return ref.buffer == LS__BUFFER_SCRATCH ? exec->scratch_element : exec->work->element;
 }
-/* The largest slice whose staged chunks fit into `bytes`. */
-int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes);
 /* Elements of a full chunk in a slice of `count`. */
 int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64_t count);
 

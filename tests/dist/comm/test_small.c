@@ -145,22 +145,58 @@ DIST_TEST(an_operation_is_counted_like_any_other, 3)
 
 /* ---- offers ------------------------------------------------------------------------------- */
 
-static float own[LS__WIDE_BYTES / sizeof(float) + 2];
+typedef enum offered { ALL_REDUCE, BROADCAST, ALL_TO_ALL, IN_PLACE, REDUCE_SCATTER } offered;
 
-static void offer_once(bool sums, float *x, int64_t count, int round, bool blocks)
+static float own[2 * (LS__WIDE_BYTES / sizeof(float) + 2)]; /* input and output */
+
+/* `count` numbers of each rank, of which a block is a rank's part. */
+static ls_status call_offered(ls_group *group, offered what, float *x, float *y, int64_t count,
+                              int root, ls_work **work)
 {
+    const int64_t block = count / ls_group_size(group);
+    switch (what) {
+    case ALL_REDUCE:
+        return ls_all_reduce(group, x, x, count, LS_FLOAT32, LS_SUM, NULL, work);
+    case BROADCAST:
+        return ls_broadcast(group, x, count, LS_FLOAT32, root, NULL, work);
+    case REDUCE_SCATTER:
+        return ls_reduce_scatter(group, x, y, block, LS_FLOAT32, LS_SUM, NULL, work);
+    default:
+        return ls_all_to_all(group, x, what == IN_PLACE ? x : y, block, LS_FLOAT32, NULL, work);
+    }
+}
+
+static void check_offered(offered what, const float *x, const float *y, int64_t count, int round)
+{
+    const int me = ls_rank(), n = ls_world_size();
+    const int64_t block = count / n;
+    for (int64_t i = 0; what == ALL_REDUCE && i < count; i++) {
+        CHECK_NEAR(x[i], combined(LS_SUM, i, round), 0);
+    }
+    for (int64_t i = 0; what == BROADCAST && i < count; i++) {
+        CHECK_NEAR(x[i], number_of(round % n, i, round), 0);
+    }
+    for (int64_t i = 0; what == REDUCE_SCATTER && i < block; i++) {
+        CHECK_NEAR(y[i], combined(LS_SUM, me * block + i, round), 0);
+    }
+    for (int64_t i = 0; (what == ALL_TO_ALL || what == IN_PLACE) && i < n * block; i++) {
+        const int from = (int)(i / block);
+        const int want_here = number_of(from, me * block + i % block, round);
+        CHECK_NEAR((what == IN_PLACE ? x : y)[i], want_here, 0);
+    }
+}
+
+static void offer_once(offered what, float *x, int64_t count, int round, bool blocks)
+{
+    float *y = x + sizeof own / sizeof *own / 2;
     ls_work *work = NULL;
-    ls_work **handle = blocks ? NULL : &work;
-    const int root = round % ls_world_size();
     for (int64_t i = 0; i < count; i++) {
         x[i] = (float)number_of(ls_rank(), i, round);
     }
-    CHECK_OK(sums ? ls_all_reduce(ls_world(), x, x, count, LS_FLOAT32, LS_SUM, NULL, handle)
-                  : ls_broadcast(ls_world(), x, count, LS_FLOAT32, root, NULL, handle));
+    CHECK_OK(call_offered(ls_world(), what, x, y, count, round % ls_world_size(),
+                          blocks ? NULL : &work));
     CHECK_OK(blocks ? LS_OK : ls_work_wait(work));
-    for (int64_t i = 0; i < count; i++) {
-        CHECK_NEAR(x[i], sums ? combined(LS_SUM, i, round) : number_of(root, i, round), 0);
-    }
+    check_offered(what, x, y, count, round);
 }
 
 /* Note [Offers] in src/comm/engine/select.c: all ranks make one, or some of them, or none. */
@@ -175,11 +211,27 @@ DIST_TESTS(an_offer_counts_if_all_, _ranks_make_it, 2, 3, 5)
         for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++) {
             const int64_t count = bytes[b] / (int64_t)sizeof *own;
             for (int i = 0; i < 2 + round % 3; i++) {
-                offer_once(i % 2 == round % 2, registered ? shared : own, count, round + i, blocks);
+                const offered what = (offered)((round + i) % (REDUCE_SCATTER + 1));
+                offer_once(what, registered ? shared : own, count, round + i, blocks);
             }
         }
     }
     CHECK_OK(ls_group_dealloc(ls_world(), shared));
+}
+
+/* Not by every call: the engine's thread may not be done with the one before. */
+DIST_TESTS(each_kind_is_offered_by_, _ranks, 2, 5)
+{
+    const ls_group *world = ls_world();
+    for (int what = BROADCAST; what <= REDUCE_SCATTER && !world->has_remote; what++) {
+        int offers = 0;
+        for (int i = 0; i < 20; i++) {
+            offer_once((offered)what, own, LS__WIDE_BYTES / sizeof *own / 2, i, true);
+            const uint64_t *used = world->stage.wide;
+            offers += used[0] == world->sequence || used[1] == world->sequence;
+        }
+        CHECK(offers > 0);
+    }
 }
 
 /* The root has published its numbers, and may have called again, before a rank comes late. */
@@ -192,12 +244,12 @@ DIST_TEST(an_offer_waits_for_the_late, 3)
             (void)nanosleep(&pause, NULL);
         }
         for (int i = 0; i < 4; i++) {
-            offer_once(false, own, count - round, i % 2 + round, true);
+            offer_once((offered)(BROADCAST + round % 4), own, count - round, i % 2 + round, true);
         }
     }
 }
 
-static void differing_offers(bool sums, int64_t count, const char *first, const char *second)
+static void differing_offers(offered what, int64_t count, const char *first, const char *second)
 {
     ls_group *group = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "offers", &group));
@@ -206,8 +258,7 @@ static void differing_offers(bool sums, int64_t count, const char *first, const 
         const int64_t n = i == 3 ? count - ls_rank() : count;
         CHECK_OK(status);
         own[0] = (float)ls_rank();
-        status = sums ? ls_all_reduce(group, own, own, n, LS_FLOAT32, LS_SUM, NULL, NULL)
-                      : ls_broadcast(group, own, n, LS_FLOAT32, 0, NULL, NULL);
+        status = call_offered(group, what, own, own + count, n, 0, NULL);
     }
     CHECK_STATUS(status, LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), first);
@@ -218,7 +269,7 @@ static void differing_offers(bool sums, int64_t count, const char *first, const 
 
 DIST_TEST(a_sum_offered_otherwise_is_named, 2)
 {
-    differing_offers(true, 16384, "all_reduce #4 on group \"offers\" disagrees",
+    differing_offers(ALL_REDUCE, 16384, "all_reduce #4 on group \"offers\" disagrees",
                      "rank 1 has float32[16383] sum");
 }
 
@@ -227,8 +278,14 @@ DIST_TEST(a_broadcast_offered_otherwise_is_named, 2)
     if (ls_world()->has_remote) {
         return; /* the root has sent its message and is done */
     }
-    differing_offers(false, 65536, "broadcast #4 on group \"offers\" disagrees",
+    differing_offers(BROADCAST, 65536, "broadcast #4 on group \"offers\" disagrees",
                      "rank 1 has float32[65535]");
+}
+
+DIST_TEST(an_all_to_all_offered_otherwise_is_named, 2)
+{
+    differing_offers(ALL_TO_ALL, 20000, "all_to_all #4 on group \"offers\" disagrees",
+                     "rank 1 has float32[9999]");
 }
 
 /* ---- others call otherwise ---------------------------------------------------------------- */
