@@ -36,37 +36,61 @@ static bool is_earlier(const ls__flow_event *a, const ls__flow_event *b)
     return a->time < b->time || (a->time == b->time && a->order < b->order);
 }
 
-/* Adds the next event of a flow. It makes the flow's earlier event stale, which stays in the heap
- * until its time comes. */
-static void push_event(ls__flows *f, double time, int flow)
+static void put_event(ls__flows *f, int at, ls__flow_event event)
 {
-    ls__flow_event *heap = with_room(f, f->heap, f->heap_count, &f->heap_room, sizeof *f->heap);
-    if (heap == NULL) {
+    f->heap[at] = event;
+    f->flows[event.flow].event = at;
+}
+
+static void move_up(ls__flows *f, int at, ls__flow_event event)
+{
+    for (; at > 0 && is_earlier(&event, &f->heap[(at - 1) / 2]); at = (at - 1) / 2) {
+        put_event(f, at, f->heap[(at - 1) / 2]);
+    }
+    put_event(f, at, event);
+}
+
+static void move_down(ls__flows *f, int at, ls__flow_event event)
+{
+    const ls__flow_event *heap = f->heap;
+    for (int child = 2 * at + 1; child < f->heap_count; child = 2 * at + 1) {
+        child += child + 1 < f->heap_count && is_earlier(&heap[child + 1], &heap[child]);
+        if (!is_earlier(&heap[child], &event)) {
+            break;
+        }
+        put_event(f, at, heap[child]);
+        at = child;
+    }
+    put_event(f, at, event);
+}
+
+/* Sets the next event of a flow, in place of the one that it had. */
+static void set_event(ls__flows *f, double time, int flow)
+{
+    const ls__flow_event event = {time, f->order++, flow};
+    const int at = f->flows[flow].event;
+    if (at >= 0 && is_earlier(&f->heap[at], &event)) {
+        move_down(f, at, event);
         return;
     }
-    f->heap = heap;
-    const ls__flow_event event = {time, f->order++, flow, ++f->flows[flow].version};
-    int at = f->heap_count++;
-    for (; at > 0 && is_earlier(&event, &heap[(at - 1) / 2]); at = (at - 1) / 2) {
-        heap[at] = heap[(at - 1) / 2];
+    if (at >= 0) {
+        move_up(f, at, event);
+        return;
     }
-    heap[at] = event;
+    ls__flow_event *heap = with_room(f, f->heap, f->heap_count, &f->heap_room, sizeof *f->heap);
+    if (heap != NULL) {
+        f->heap = heap;
+        move_up(f, f->heap_count++, event);
+    }
 }
 
 static ls__flow_event pop_event(ls__flows *f)
 {
-    ls__flow_event *heap = f->heap;
-    const ls__flow_event first = heap[0], last = heap[--f->heap_count];
-    int at = 0;
-    for (int child = 1; child < f->heap_count; child = 2 * at + 1) {
-        child += child + 1 < f->heap_count && is_earlier(&heap[child + 1], &heap[child]);
-        if (!is_earlier(&heap[child], &last)) {
-            break;
-        }
-        heap[at] = heap[child];
-        at = child;
+    const ls__flow_event first = f->heap[0], last = f->heap[--f->heap_count];
+    if (f->heap_count > 0) {
+        move_down(f, 0, last);
     }
-    heap[at] = last;
+    f->flows[first.flow].event = -1;
     return first;
 }
 
@@ -79,8 +103,9 @@ static double share_of(const ls__flows *f, const ls__flow *flow)
     for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
         if (flow->resource[k] != LS__SIM_NONE) {
             const ls__sim_resource *r = &f->resources[flow->resource[k]];
-            const double share = fmin(r->each, r->rate / f->users[flow->resource[k]].weight);
-            least = fmin(least, flow->speed[k] * share);
+            const double even = r->rate / f->users[flow->resource[k]].weight;
+            const double speed = flow->speed[k] * (even < r->each ? even : r->each);
+            least = speed < least ? speed : least;
         }
     }
     return least;
@@ -110,7 +135,7 @@ static void reschedule(ls__flows *f, int index, double rate)
     }
     flow->since = f->now;
     flow->rate = rate;
-    push_event(f, f->now + (flow->left > 0.0 ? flow->left / rate : 0.0), index);
+    set_event(f, f->now + (flow->left > 0.0 ? flow->left / rate : 0.0), index);
 }
 
 /* After a flow has joined or left: all flows of its resources have new rates. */
@@ -129,11 +154,8 @@ static void reschedule_users(ls__flows *f, const int *resource)
 
 static bool uses_resources(const ls__flow *flow)
 {
-    bool uses = false;
-    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
-        uses = uses || flow->resource[k] != LS__SIM_NONE;
-    }
-    return uses;
+    return flow->resource[0] != LS__SIM_NONE || flow->resource[1] != LS__SIM_NONE ||
+           flow->resource[2] != LS__SIM_NONE;
 }
 
 static void join_users(ls__flows *f, int index)
@@ -202,9 +224,8 @@ void ls__flows_add(ls__flows *f, const ls__flow *flow, double alone)
     if (index < 0) {
         return;
     }
-    const uint32_t version = f->flows[index].version; /* of the flow that had this slot before */
     f->flows[index] = *flow;
-    f->flows[index].version = version;
+    f->flows[index].event = -1;
     f->flows[index].begin = f->flows[index].since = f->now;
     f->flows[index].rate = 0.0;
     f->flows[index].moving = true;
@@ -221,24 +242,22 @@ bool ls__flows_next(ls__flows *f, ls__flow *out)
     while (f->heap_count > 0 && !f->no_memory) {
         const ls__flow_event event = pop_event(f);
         ls__flow *flow = &f->flows[event.flow];
-        if (event.version != flow->version) {
-            continue;
-        }
         LS_ASSERT(event.time >= f->now);
         f->now = event.time;
         if (flow->moving) { /* its work is done; the result arrives after the latency */
             flow->moving = false;
-            leave_users(f, event.flow);
-            reschedule_users(f, flow->resource);
+            if (uses_resources(flow)) {
+                leave_users(f, event.flow);
+                reschedule_users(f, flow->resource);
+            }
             if (flow->latency > 0.0) {
-                push_event(f, f->now + flow->latency, event.flow);
+                set_event(f, f->now + flow->latency, event.flow);
                 continue;
             }
         }
         *out = *flow;
         flow->next[0] = f->free;
         f->free = event.flow;
-        flow->version++;
         return true;
     }
     return false;

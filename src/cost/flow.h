@@ -18,7 +18,7 @@ typedef struct ls__flow {
     double weight[LS__FLOW_RESOURCES]; /* there */
     double speed[LS__FLOW_RESOURCES];  /* of its work, for each unit that it gets of the resource */
     int next[LS__FLOW_RESOURCES];      /* the next flow of the resource */
-    uint32_t version;                  /* of its end event; events with an older one are stale */
+    int event;                         /* its place in the heap; -1: it has none */
     bool moving;            /* it uses its resources: it is not free, and not in its latency */
     int kind, stage, index; /* the owner's */
 } ls__flow;
@@ -27,7 +27,6 @@ typedef struct ls__flow_event {
     double time;
     uint64_t order;
     int flow;
-    uint32_t version;
 } ls__flow_event;
 
 typedef struct ls__flow_user {

@@ -165,7 +165,8 @@ int ls__schedule_version(const ls__schedule *schedule, int stage, int micro_batc
 
 int ls__schedule_rank(const ls__schedule *schedule, int stage, int micro_batch)
 {
-    return schedule->rank_of[stage] + micro_batch % schedule->replicas[stage];
+    const int replicas = schedule->replicas[stage];
+    return schedule->rank_of[stage] + (replicas > 1 ? micro_batch % replicas : 0);
 }
 
 int ls__schedule_replica(const ls__schedule *schedule, int stage, int rank)
