@@ -7,10 +7,11 @@ TCP, and on two ranks over 1 Gbit/s.
 
 What the model needs is measured first, and on other things than those that are judged, in as many processes at the same time as
 the row has ranks: matrix products of a smaller GPT by one thread (the device's efficiency by size), its norms, sums, GELU and
-optimizer (its memory). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP how much longer
-a computation takes beside one (the bytes that a core moves in a second). Cores that ranks share are part of the model (--cores).
-Each round measures once more, in turns, and a row is the median; an error is the prediction's part of the measured step, and the
-range is over rounds. 1 Gbit/s is a link between two network namespaces, which needs root.
+optimizer (its memory). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP, at 1 Gbit/s as
+well, how much longer a computation takes beside one (the bytes that a core moves in a second). Cores that ranks share are part of
+the model (--cores).
+Each round measures once more, in turns, and a row is the median; an error is the prediction over the measured step, minus 1, and
+the range is over rounds. 1 Gbit/s is a link between two network namespaces, which needs root.
 """
 
 import argparse

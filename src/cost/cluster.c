@@ -46,7 +46,8 @@ static ls_status add_level(const char *what, const char *text, size_t length, ls
         return ls__fail(
             LS_ERR_FORMAT,
             "%s: \"%.*s\" is not a level; give count:bandwidth with a bandwidth in gbit "
-            "or gbyte a second and, if there is one, @latency, such as 8:25gbyte@5us",
+            "or gbyte a second and, if there are, @latency and /bytes a second of a core, such as "
+            "8:25gbyte@5us or 2:1gbit@50us/4gbyte",
             what, (int)(length < 60 ? length : 60), text);
     }
     if (out->levels == LS__CLUSTER_LEVELS_MAX ||

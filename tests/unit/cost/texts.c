@@ -145,7 +145,8 @@ TEST(clusters_that_are_none_are_refused_with_the_level_that_is_wrong)
         }
         CHECK_SAYS(ls_error_message(),
                    "%s: \"%.*s\" is not a level; give count:bandwidth with a bandwidth in gbit "
-                   "or gbyte a second and, if there is one, @latency, such as 8:25gbyte@5us");
+                   "or gbyte a second and, if there are, @latency and /bytes a second of a core, "
+                   "such as 8:25gbyte@5us or 2:1gbit@50us/4gbyte");
     }
 }
 
