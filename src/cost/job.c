@@ -95,10 +95,9 @@ static void divide_step(ls__job_building *b, double free)
     out->tp = part[LS__JOB_TP];
     out->cp = part[LS__JOB_CP];
     out->ep = part[LS__JOB_EP];
-    out->optimizer = part[LS__JOB_STEP];
+    out->optimizer += part[LS__JOB_STEP];
     out->pp = fmin(fmax(0.0, out->result.makespan - free), out->result.makespan - busy);
     out->bubble = out->result.makespan - busy - out->pp;
-    out->dp = fmax(0.0, out->result.reduced - out->result.makespan);
 }
 
 /* Measures the parts that come after the sums of gradients, the optimizer and the gathers. All
@@ -191,7 +190,7 @@ static ls_status build_job(ls__job_building *b)
     if (!enough || b->resources == NULL) {
         return ls__job_no_memory(b);
     }
-    ls__job_measure_axes(b);
+    ls__job_measure_layers(b);
     LS_TRY(ls__job_make_times(b));
     LS_TRY(ls__job_has_processors(b->job) ? ls__job_make_processors(b) : LS_OK);
     LS_TRY(ls__job_make_routes(b));
@@ -226,27 +225,57 @@ static ls_status simulate_free(ls__job_building *b, double *makespan)
     return LS_OK;
 }
 
-static ls_status simulate_built(ls__job_building *b)
+/* Whether the step takes longer than is of interest even if nothing were shared; the sums of both
+ * simulations are rounded differently. */
+static ls_status check_longest(ls__job_building *b, const ls__sim_spec *spec, double end,
+                               bool *too_long)
 {
-    LS_TRY(build_job(b));
-    const ls__sim_spec spec = spec_of(b);
-    LS_TRY(ls__simulate(b->s, &spec, &b->out->result));
+    double alone = 0.0;
+    if (b->job->longest > 0.0 && b->job->longest < INFINITY) {
+        LS_TRY(ls__simulate_alone(b->s, spec, &alone));
+    }
+    *too_long = b->job->longest > 0.0 && (alone + end) * (1.0 - 1e-9) > b->job->longest;
+    return LS_OK;
+}
+
+/* The parts of the step, and what is sent in it. */
+static ls_status explain_step(ls__job_building *b)
+{
     double free = b->out->result.makespan;
     LS_TRY(b->s->ranks > 1 ? simulate_free(b, &free) : LS_OK);
-    LS_TRY(measure_memory(b));
     divide_step(b, free);
-    measure_end(b);
     count_bytes(b);
-    ls__sim_step *out = b->out;
-    out->step = out->compute + out->tp + out->cp + out->ep + out->pp + out->bubble + out->dp +
-                out->optimizer + out->gather;
     return LS_OK;
+}
+
+static ls_status simulate_built(ls__job_building *b)
+{
+    ls__sim_step *out = b->out;
+    bool too_long;
+    LS_TRY(build_job(b));
+    measure_end(b);
+    const ls__sim_spec spec = spec_of(b);
+    const double end = out->optimizer + out->gather;
+    LS_TRY(check_longest(b, &spec, end, &too_long));
+    if (too_long) {
+        out->step = INFINITY;
+        return LS_OK;
+    }
+    LS_TRY(ls__simulate(b->s, &spec, &out->result));
+    LS_TRY(measure_memory(b));
+    out->dp = fmax(0.0, out->result.reduced - out->result.makespan);
+    out->step = out->result.makespan + out->dp + end;
+    return b->job->longest > 0.0 ? LS_OK : explain_step(b);
 }
 
 static ls_status simulate_one(const ls__env *env, const ls__sim_job *job, ls__sim_step *out)
 {
-    *out = (ls__sim_step){.step = 0.0};
-    LS_TRY(ls__schedule_new(env, job->schedule, &job->spec, &out->schedule));
+    *out = (ls__sim_step){.schedule = job->table, .borrowed = job->table != NULL};
+    if (out->borrowed) {
+        out->before = ls__arena_mark_get(&job->table->arena);
+    } else {
+        LS_TRY(ls__schedule_new(env, job->schedule, &job->spec, &out->schedule));
+    }
     ls__job_building b = {
         .job = job, .env = env, .out = out, .s = out->schedule, .arena = &out->schedule->arena};
     const ls_status status = simulate_built(&b);
@@ -264,6 +293,7 @@ static ls_status simulate_endless(const ls__env *env, const ls__sim_job *job, ls
     ls__sim_step longer;
     twice.spec.micro_batches *= 2;
     twice.records = false;
+    twice.table = NULL;
     LS_TRY(simulate_one(env, &twice, &longer));
     ls__sim_step_free(&longer);
     LS_TRY(simulate_one(env, job, out));
@@ -285,6 +315,11 @@ ls_status ls__simulate_job(const ls__env *env, const ls__sim_job *job, ls__sim_s
 
 void ls__sim_step_free(ls__sim_step *step)
 {
-    ls__schedule_free(step->schedule);
+    if (step->borrowed) {
+        ls__arena_rewind(&step->schedule->arena, step->before);
+    } else {
+        ls__schedule_free(step->schedule);
+    }
     step->schedule = NULL;
+    step->borrowed = false;
 }

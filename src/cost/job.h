@@ -54,6 +54,12 @@ typedef struct ls__sim_job {
     double cores;
     bool records;
     ls__collective_count *count; /* NULL: closed forms */
+    /* For a search. The table of `schedule` and `spec`, which is borrowed and keeps the results
+     * until ls__sim_step_free; NULL: it is made. */
+    ls__schedule *table;
+    /* Above 0: only the seconds of the step and its memory are wanted, and of a step that takes
+     * longer than this only that: its `step` is INFINITY. */
+    double longest;
 } ls__sim_job;
 
 typedef struct ls__sim_rank {
@@ -66,7 +72,9 @@ typedef struct ls__sim_step {
     double flops;                                            /* of all ranks */
     double pp_bytes, tp_bytes, cp_bytes, ep_bytes, dp_bytes; /* sent by the rank that sends most */
     ls__sim_rank *rank;                                      /* [pp] of a rank of each */
-    ls__schedule *schedule;                                  /* owns all of it */
+    ls__schedule *schedule;                                  /* has all of it */
+    bool borrowed;                                           /* the schedule: the job's table */
+    ls__arena_mark before;                                   /* … until here it had no results */
     ls__stage_times *times;                                  /* [stages] with tp, cp and ep */
     ls__sim_result result;
     ls__sim_reduction *reductions;

@@ -42,9 +42,10 @@ typedef struct ls__job_building {
     /* Of a layer; of tp without experts, and with them. Seconds of one direction, bytes of both. */
     double tp_layer[2], cp_forward, cp_backward, ep_layer;
     double tp_bytes[2], cp_bytes, ep_bytes;
-    double tp_ends[2];                    /* bytes, of the embedding and the head */
-    ls__stage_times tp_end[2];            /* seconds of them */
-    ls__stage_times *part[LS__JOB_PARTS]; /* [stages] */
+    double tp_ends[2];                       /* bytes, of the embedding and the head */
+    ls__stage_times tp_end[2];               /* seconds of them */
+    ls__stage_times layer[2][LS__JOB_PARTS]; /* without experts, and with them */
+    ls__stage_times *part[LS__JOB_PARTS];    /* [stages] */
     int *processor;
     double *sharing;
     int reduction_count;
@@ -81,7 +82,7 @@ int ls__job_first_layer(const ls__job_building *b, int stage);
 int ls__job_layers(const ls__job_building *b, int stage);
 double ls__job_boundary_bytes(const ls__job_building *b);
 ls__stage_times ls__job_layer_times(const ls__job_building *b, int layer); /* with all parts */
-void ls__job_measure_axes(ls__job_building *b);
+void ls__job_measure_layers(ls__job_building *b);
 ls_status ls__job_make_times(ls__job_building *b);
 
 /* ---- job_gradients.c ------------------------------------------------------------------------- */

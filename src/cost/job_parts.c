@@ -46,7 +46,7 @@ static void describe_parts(ls__job_building *b, ls__sim_parts *out)
     const ls__gpt *g = &u->model;
     const double h = (double)g->dim, tokens = ls__gpt_table_share(u, LS__GPT_TOKENS);
     const double head = ls__gpt_table_share(u, LS__GPT_HEAD);
-    ls__job_measure_axes(b);
+    ls__job_measure_layers(b);
     *out = (ls__sim_parts){.layer = {describe_layer(b, 0), describe_layer(b, 1)},
                            .embedding = ls__gpt_embedding_times(u, &b->job->device),
                            .head = ls__gpt_head_times(u, &b->job->device),

@@ -119,13 +119,6 @@ static void measure_ep(ls__job_building *b)
     b->ep_bytes = 2.0 * (1.0 + forward_count(job)) * cost.sent * bytes;
 }
 
-void ls__job_measure_axes(ls__job_building *b)
-{
-    measure_tp(b);
-    measure_cp(b);
-    measure_ep(b);
-}
-
 /* ---- a layer --------------------------------------------------------------------------------- */
 
 /* Waits of a layer, which may be recomputed. */
@@ -134,9 +127,8 @@ static ls__stage_times layer_waits(const ls__job_building *b, double forward, do
     return wait_times(forward, backward + (forward_count(b->job) - 1.0) * forward);
 }
 
-static ls__stage_times part_of_layer(const ls__job_building *b, int part, int layer)
+static ls__stage_times measure_part(const ls__job_building *b, int part, bool experts)
 {
-    const bool experts = ls__gpt_has_experts(&b->job->use.model, layer);
     switch (part) {
     case LS__JOB_COMPUTE:
         return ls__gpt_layer_times(&b->job->use, &b->job->device, experts);
@@ -151,12 +143,29 @@ static ls__stage_times part_of_layer(const ls__job_building *b, int part, int la
     }
 }
 
+void ls__job_measure_layers(ls__job_building *b)
+{
+    const int kinds = b->job->use.model.experts > 0 ? 2 : 1;
+    measure_tp(b);
+    measure_cp(b);
+    measure_ep(b);
+    for (int part = 0; part < LS__JOB_PARTS; part++) {
+        for (int experts = 0; experts < kinds; experts++) {
+            b->layer[experts][part] = measure_part(b, part, experts == 1);
+        }
+    }
+}
+
+static const ls__stage_times *layer_parts(const ls__job_building *b, int layer)
+{
+    return b->layer[ls__gpt_has_experts(&b->job->use.model, layer)];
+}
+
 ls__stage_times ls__job_layer_times(const ls__job_building *b, int layer)
 {
     ls__stage_times sum = {0};
     for (int part = 0; part < LS__JOB_PARTS; part++) {
-        const ls__stage_times t = part_of_layer(b, part, layer);
-        ls__job_add_times(&sum, &t, 1.0);
+        ls__job_add_times(&sum, &layer_parts(b, layer)[part], 1.0);
     }
     return sum;
 }
@@ -203,8 +212,7 @@ ls_status ls__job_make_times(ls__job_building *b)
         const int first = ls__job_first_layer(b, i);
         for (int part = 0; part < LS__JOB_PARTS; part++) {
             for (int layer = first; layer < first + ls__job_layers(b, i); layer++) {
-                const ls__stage_times t = part_of_layer(b, part, layer);
-                ls__job_add_times(&b->part[part][i], &t, 1.0);
+                ls__job_add_times(&b->part[part][i], &layer_parts(b, layer)[part], 1.0);
             }
         }
         add_ends(b, i);

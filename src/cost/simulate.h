@@ -82,4 +82,10 @@ typedef struct ls__sim_result {
 ls_status ls__simulate(ls__schedule *schedule, const ls__sim_spec *spec, ls__sim_result *out);
 double ls__action_time(const ls__action *action, const ls__stage_times *times);
 
+/* The end of the last computation or reduction, whichever is later, where none of them waits for a
+ * share of anything: with nothing shared that of ls__simulate, else no later. It takes a small part
+ * of the time. LS_ERR_MEMORY. */
+ls_status ls__simulate_alone(const ls__schedule *schedule, const ls__sim_spec *spec,
+                             double *seconds);
+
 #endif

@@ -589,6 +589,39 @@ TEST(what_cannot_be_simulated_is_refused)
                "schedule with a flush, such as 1f1b");
 }
 
+/* ---- a search -------------------------------------------------------------------------------- */
+
+/* One table for jobs with other cuts; what takes too long is not simulated. */
+TEST(a_borrowed_table_and_a_longest_step_change_no_result)
+{
+    static const int early[] = {0, 1, 4, 6}, even[] = {0, 2, 4, 6};
+    ls__schedule *table = NULL;
+    ls__sim_job job = job_of(2, 4, 2, "4:1gbyte,8:1gbit");
+    CHECK_OK(ls__schedule_new(ls__env_posix(), job.schedule, &job.spec, &table));
+    for (int i = 0; i < 4; i++) {
+        job.table = NULL;
+        job.longest = 0.0;
+        job.first_layer = i % 2 == 0 ? early : even;
+        const ls__sim_step own = step_of(&job);
+        const double kept = own.rank[0].activations;
+        job.table = table;
+        const ls__sim_step borrowed = step_of(&job);
+        CHECK(borrowed.step == own.step && borrowed.bubble == own.bubble);
+        CHECK(borrowed.rank[0].activations == kept && borrowed.dp_bytes == own.dp_bytes);
+        job.longest = own.step;
+        CHECK(step_of(&job).step == own.step);
+        CHECK(step_of(&job).rank[0].activations == kept);
+        job.longest = INFINITY;
+        CHECK(step_of(&job).step == own.step);
+        job.longest = 0.5 * own.step;
+        ls__sim_step shorter;
+        CHECK_OK(ls__simulate_job(ls__env_posix(), &job, &shorter));
+        CHECK(isinf(shorter.step));
+        ls__sim_step_free(&shorter);
+    }
+    ls__schedule_free(table);
+}
+
 /* ---- memory of the simulator ----------------------------------------------------------------- */
 
 typedef struct poor_env {
@@ -607,6 +640,7 @@ TEST(without_memory_there_is_an_error)
     ls__sim_job job = job_of(2, 8, 2, "4:1gbyte,8:1gbyte");
     job.cores = 1.0;
     job.spec.micro_batches = 256;
+    job.longest = 1e9;
     ls_status status = LS_ERR_MEMORY;
     int said = 0;
     for (int left = 0; status != LS_OK; left++) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/env_posix.h"
+#include "base/splitmix64.h"
 #include "cost/simulate.h"
 #include "test.h"
 
@@ -227,6 +228,134 @@ TEST(a_reduction_waits_for_all_replicas)
         simulate(s, (ls__stage_times){1, 2, 1, 1},
                  (ls__sim_spec){.reductions = reductions, .reduction_count = 1});
     CHECK_NEAR(found.reduced, 7.0, 0.0);
+    ls__schedule_free(s);
+}
+
+/* ---- nothing shared -------------------------------------------------------------------------- */
+
+#define SAMPLES 300
+
+static uint64_t state;
+
+/* 0 … below - 1. */
+static int draw(int below)
+{
+    const uint64_t z = ls__splitmix64(state);
+    state += LS__SPLITMIX64_GAMMA;
+    return (int)(z % (uint64_t)below);
+}
+
+typedef struct sample {
+    ls__schedule *s;
+    ls__stage_times times[STAGES_MAX];
+    ls__sim_route activation[STAGES_MAX], gradient[STAGES_MAX];
+    ls__sim_reduction reductions[3 * STAGES_MAX];
+    int processor[STAGES_MAX];
+    double sharing[STAGES_MAX];
+    ls__sim_spec spec;
+} sample;
+
+/* Over a link of 1 byte a second or none; with `shared`, all over the same link. */
+static ls__sim_route draw_route(bool shared)
+{
+    return (ls__sim_route){.resource = {shared ? draw(2) : LS__SIM_NONE, LS__SIM_NONE},
+                           .bytes = draw(8),
+                           .weight = 1 + draw(2),
+                           .latency = draw(4),
+                           .processor = 2,
+                           .cores = shared ? 0.5 * draw(2) : 0.0,
+                           .moved = 1.0};
+}
+
+static void draw_stage(sample *d, int stage, bool shared)
+{
+    const double whole = 1 + draw(9), half = draw((int)whole + 1);
+    d->times[stage] = (ls__stage_times){1 + draw(9), whole, half, whole - half};
+    d->activation[stage] = draw_route(shared);
+    d->gradient[stage] = draw_route(shared);
+    d->processor[stage] = 2;
+    d->sharing[stage] = 1 + draw(2);
+    for (int k = draw(4); k > 0; k--) {
+        d->reductions[d->spec.reduction_count++] =
+            (ls__sim_reduction){stage, 1.0 - k / 4.0, draw_route(shared)};
+    }
+}
+
+/* All times are multiples of 1/8, so sums are exact. */
+static void draw_sample(sample *d, int i, bool shared)
+{
+    static const ls__sim_resource resources[] = {{1.0, INFINITY}, {2.0, INFINITY}, {2.0, 1.0}};
+    static const char *const names[] = {"naive", "gpipe", "1f1b", "zb-h1", "interleaved"};
+    const char *name = names[i % 5];
+    const bool again = strcmp(name, "gpipe") == 0 && i % 2 == 0;
+    state = test_seed() * 1000003 + (uint64_t)i;
+    const int ranks = 1 + draw(6);
+    *d = (sample){.s = schedule_of(name, (ls__schedule_spec){.ranks = ranks,
+                                                             .micro_batches = ranks * (1 + draw(4)),
+                                                             .recompute = again})};
+    for (int stage = 0; stage < d->s->stages; stage++) {
+        draw_stage(d, stage, shared);
+    }
+    d->spec.times = d->times;
+    d->spec.activation = d->activation;
+    d->spec.gradient = d->gradient;
+    d->spec.resources = resources;
+    d->spec.resource_count = 3;
+    d->spec.processor = shared && i % 3 == 0 ? d->processor : NULL;
+    d->spec.sharing = d->sharing;
+    d->spec.reductions = d->reductions;
+}
+
+/* The end by events, and where nothing is shared. */
+static void end_of(sample *d, double *events, double *alone)
+{
+    ls__sim_result found;
+    CHECK_OK(ls__simulate_alone(d->s, &d->spec, alone));
+    CHECK_OK(ls__simulate(d->s, &d->spec, &found));
+    *events = fmax(found.makespan, found.reduced);
+    ls__schedule_free(d->s);
+}
+
+TEST(where_nothing_is_shared_the_end_follows_without_events)
+{
+    static sample d;
+    double events, alone;
+    for (int i = 0; i < SAMPLES; i++) {
+        draw_sample(&d, i, false);
+        end_of(&d, &events, &alone);
+        if (events != alone) {
+            test_fail(__FILE__, __LINE__, "sample %d: %g, by events %g", i, alone, events);
+        }
+    }
+}
+
+TEST(where_something_is_shared_it_ends_no_earlier)
+{
+    static sample d;
+    double events, alone;
+    int later = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        draw_sample(&d, i, true);
+        end_of(&d, &events, &alone);
+        CHECK(alone <= events * (1.0 + 1e-12));
+        later += alone < events * (1.0 - 1e-12);
+    }
+    CHECK(later > SAMPLES / 4 && later < SAMPLES);
+}
+
+TEST(replicas_take_turns_without_events_as_well)
+{
+    ls__schedule *s = schedule_of(
+        "1f1b", (ls__schedule_spec){.ranks = 4, .replicas = "2,1,1", .micro_batches = 7});
+    static const ls__stage_times times[] = {{3, 5, 2, 3}, {1, 2, 1, 1}, {2, 2, 1, 1}};
+    const ls__sim_reduction reductions[] = {reduction(0, 0.5, 3.0), reduction(0, 1.0, 1.0)};
+    const ls__sim_spec spec = {
+        .times = times, .latency = 1.0, .reductions = reductions, .reduction_count = 2};
+    ls__sim_result found;
+    double alone;
+    CHECK_OK(ls__simulate_alone(s, &spec, &alone));
+    CHECK_OK(ls__simulate(s, &spec, &found));
+    CHECK_NEAR(alone, fmax(found.makespan, found.reduced), 0.0);
     ls__schedule_free(s);
 }
 
