@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/inter.h"
+#include "plan/auto_cuts.h"
+#include "plan/tables.h"
 
 #define CHUNK_BYTES ((size_t)64 << 10)
-#define MOVES_MAX 100 /* simulations with moved cuts, for each start */
+#define MOVES_MAX 100 /* moved cuts, for each start */
 
 typedef struct schedule_choice {
     const char *name;
@@ -33,12 +33,9 @@ typedef struct search {
      * of both kinds (try_plan). Another one may be best after their cuts were moved. */
     ls__auto_plan start[STARTS];
     bool started[STARTS];
-    double least; /* the shortest step of this mesh */
-    /* Of the micro-batch and the placement that are tried; with recomputed blocks in [1]. */
-    ls__sim_parts parts[2];
-    bool described[2];
-    ls__inter_plan cuts; /* of the plan that is tried */
-    double *cut;         /* [layers + 1] seconds of its cuts */
+    double least;       /* the shortest step of this mesh */
+    ls__auto_cuts cuts; /* of the micro-batch and the placement that are tried */
+    ls__plan_tables tables;
     int moves;
     bool no_memory;
 } search;
@@ -139,143 +136,6 @@ ls__sim_job ls__auto_job(const ls__auto_ask *ask, const ls__auto_plan *p)
     return job;
 }
 
-/* ---- cuts ------------------------------------------------------------------------------------ */
-
-typedef struct cutting {
-    const ls__auto_plan *plan;
-    const ls__gpt *model;
-    const ls__sim_parts *parts;
-    int layers, width;
-    bool whole_stages; /* are recomputed */
-} cutting;
-
-/* The parts from `first` to before `end`, which are the embedding, the layers and the head. */
-typedef struct extent {
-    bool has_first, has_last;
-    double layers[2]; /* without experts, and with them */
-} extent;
-
-static void add_times(ls__stage_times *sum, const ls__stage_times *more, double count)
-{
-    sum->forward += count * more->forward;
-    sum->backward += count * more->backward;
-}
-
-static extent extent_of(const cutting *c, int first, int end)
-{
-    const int from = first > 0 ? first - 1 : 0, to = end > c->layers ? c->layers : end - 1;
-    const double mixed = (double)ls__gpt_mixed(c->model, from, to);
-    return (extent){first == 0, end == c->layers + 2, {to - from - mixed, mixed}};
-}
-
-static double compute_of(const cutting *c, int first, int end)
-{
-    const ls__sim_parts *p = c->parts;
-    const extent e = extent_of(c, first, end);
-    ls__stage_times t = {0};
-    add_times(&t, &p->layer[0].times, e.layers[0]);
-    add_times(&t, &p->layer[1].times, e.layers[1]);
-    add_times(&t, &p->embedding, e.has_first);
-    add_times(&t, &p->head, e.has_last);
-    return t.forward + t.backward + (c->whole_stages ? t.forward : 0.0);
-}
-
-static double fixed_bytes(const cutting *c, double parameters, int ranks)
-{
-    const int zero = ls__sim_zero_kept(c->plan->zero, c->plan->micro_batches);
-    const ls__state_bytes state = ls__state_bytes_of(parameters, c->width, zero, ranks);
-    return state.parameters + state.gradients + state.optimizer;
-}
-
-/* The sums of gradients, once a step, are spread over its micro-batches. */
-static void cost_of_stage(void *arg, int first, int end, int shape, ls__inter_cost *out)
-{
-    const cutting *c = arg;
-    const ls__sim_parts *p = c->parts;
-    const extent e = extent_of(c, first, end);
-    const double ends = (e.has_first ? p->embedding_parameters : 0.0) +
-                        (e.has_last ? p->head_parameters : 0.0) -
-                        (e.has_first && e.has_last ? p->tied : 0.0);
-    const double dense =
-        ends + e.layers[0] * p->layer[0].parameters + e.layers[1] * p->layer[1].parameters;
-    const double expert = e.layers[1] * p->layer[1].expert_parameters;
-    const double kept = e.layers[0] * p->layer[0].kept + e.layers[1] * p->layer[1].kept +
-                        (e.has_last ? p->head_kept : 0.0);
-    const double sums = dense * p->sum + expert * p->expert_sum;
-    const double seconds = compute_of(c, first, end) + sums / c->plan->micro_batches;
-    (void)shape;
-    *out = (ls__inter_cost){.seconds = seconds,
-                            .every = seconds,
-                            .fixed = fixed_bytes(c, dense, p->ranks) +
-                                     fixed_bytes(c, expert, p->expert_ranks) + p->again +
-                                     (c->whole_stages ? kept : 0.0),
-                            .kept = c->whole_stages ? p->boundary : kept};
-}
-
-/* False: no memory. */
-static bool begin_cutting(search *s, const ls__auto_plan *p, cutting *out)
-{
-    const ls__sim_job job = ls__auto_job(s->ask, p);
-    const int blocks = job.use.recompute;
-    if (!s->described[blocks]) {
-        s->described[blocks] = ls__sim_parts_of(s->env, &job, &s->parts[blocks]) == LS_OK;
-        s->no_memory = s->no_memory || !s->described[blocks];
-    }
-    *out = (cutting){.plan = p,
-                     .model = &s->ask->job.use.model,
-                     .parts = &s->parts[blocks],
-                     .layers = (int)job.use.model.layers,
-                     .width = job.use.width,
-                     .whole_stages = job.spec.recompute};
-    return s->described[blocks];
-}
-
-/* No cuts are better than stages that are equally long. */
-static double shortest_step(const cutting *c)
-{
-    const ls__auto_plan *p = c->plan;
-    return compute_of(c, 0, c->layers + 2) / p->pp.size * p->micro_batches * (1.0 - 1e-9);
-}
-
-/* The cuts of a plan with a stage for each rank of pp, and the seconds that its longest stage
- * computes for a micro-batch; with `hidden` as if messages took no time. False: no cuts fit into
- * the memory. */
-static bool find_cuts(search *s, ls__auto_plan *p, bool hidden, double *longest)
-{
-    static const int one[] = {1};
-    ls__inter_plan *found = &s->cuts;
-    cutting c;
-    if (!begin_cutting(s, p, &c)) {
-        return false;
-    }
-    for (int i = 0; i < c.layers + 1; i++) {
-        s->cut[i] = hidden ? 0.0 : c.parts->cut;
-    }
-    const ls__inter_spec spec = {.parts = c.layers + 2,
-                                 .devices = p->pp.size,
-                                 .micro_batches = p->micro_batches,
-                                 .shapes = 1,
-                                 .shape = one,
-                                 .stages = p->pp.size,
-                                 .cut = s->cut,
-                                 .memory_bytes = s->ask->memory_bytes,
-                                 .live = strcmp(p->schedule, "gpipe") == 0 ? LS__LIVE_ALL
-                                                                           : LS__LIVE_STAGES,
-                                 .warm_up = p->warm_up > 0 ? p->warm_up : 1,
-                                 .cost = cost_of_stage,
-                                 .arg = &c};
-    const ls_status status = ls__inter_find(s->env, &spec, found);
-    s->no_memory = s->no_memory || status == LS_ERR_MEMORY;
-    LS_ASSERT(status < 0 || found->stages == p->pp.size);
-    *longest = 0.0;
-    for (int i = 0; status == LS_OK && i < found->stages; i++) {
-        const int end = i + 1 < found->stages ? found->first[i + 1] : c.layers + 2;
-        *longest = fmax(*longest, compute_of(&c, found->first[i], end));
-        p->first_layer[i] = i > 0 ? found->first[i] - 1 : 0;
-    }
-    return status == LS_OK;
-}
-
 /* ---- simulation of a plan -------------------------------------------------------------------- */
 
 /* The memory of the rank that has most. */
@@ -289,41 +149,52 @@ static double memory_of(const ls__sim_step *step, int ranks)
     return most;
 }
 
-/* Simulates the plan. False: it does not exist or does not fit. */
-static bool simulate_plan(search *s, ls__auto_plan *p)
+static void set_parts(ls__auto_plan *p, const ls__sim_step *step)
+{
+    p->compute = step->compute;
+    p->tp_seconds = step->tp;
+    p->cp_seconds = step->cp;
+    p->ep_seconds = step->ep;
+    p->pp_seconds = step->pp;
+    p->bubble = step->bubble;
+    p->dp_seconds = step->dp;
+    p->optimizer = step->optimizer;
+    p->gather = step->gather;
+    p->pp_bytes = step->pp_bytes;
+    p->tp_bytes = step->tp_bytes;
+    p->cp_bytes = step->cp_bytes;
+    p->ep_bytes = step->ep_bytes;
+    p->dp_bytes = step->dp_bytes;
+}
+
+/* Simulates the plan if it may take no longer than `longest`; 0: in any case, and with the parts of
+ * its step. False: it takes longer, does not exist or does not fit. */
+static bool simulate_plan(search *s, ls__auto_plan *p, double longest)
 {
     ls__sim_step step;
-    const ls__sim_job job = ls__auto_job(s->ask, p);
-    const ls_status status = ls__simulate_job(s->env, &job, &step);
+    ls__sim_job job = ls__auto_job(s->ask, p);
+    ls_status status = ls__plan_tables_get(&s->tables, job.schedule, &job.spec, &job.table);
+    job.longest = longest;
+    status = status < 0 ? status : ls__simulate_job(s->env, &job, &step);
     s->no_memory = s->no_memory || status == LS_ERR_MEMORY;
     if (status < 0) {
         return false;
     }
-    s->out->simulated++;
     p->step = step.step;
-    p->compute = step.compute;
-    p->tp_seconds = step.tp;
-    p->cp_seconds = step.cp;
-    p->ep_seconds = step.ep;
-    p->pp_seconds = step.pp;
-    p->bubble = step.bubble;
-    p->dp_seconds = step.dp;
-    p->optimizer = step.optimizer;
-    p->gather = step.gather;
-    p->pp_bytes = step.pp_bytes;
-    p->tp_bytes = step.tp_bytes;
-    p->cp_bytes = step.cp_bytes;
-    p->ep_bytes = step.ep_bytes;
-    p->dp_bytes = step.dp_bytes;
-    p->memory = memory_of(&step, p->pp.size);
+    const bool is_simulated = step.step < INFINITY;
+    if (is_simulated) {
+        s->out->simulated++;
+        p->memory = memory_of(&step, p->pp.size);
+        set_parts(p, &step);
+    }
     ls__sim_step_free(&step);
-    return s->ask->memory_bytes <= 0.0 || p->memory <= s->ask->memory_bytes;
+    return is_simulated && (s->ask->memory_bytes <= 0.0 || p->memory <= s->ask->memory_bytes);
 }
 
 /* Of equally fast plans the one that needs less memory. */
 static bool is_better(const ls__auto_plan *a, const ls__auto_plan *b)
 {
-    const double nearly = 1e-9 * b->step;
+    const double nearly = LS__AUTO_NEARLY * b->step;
     return a->step < b->step - nearly || (a->step <= b->step + nearly && a->memory < b->memory);
 }
 
@@ -337,6 +208,13 @@ static bool move_cut(const search *s, ls__auto_plan *p, int stage, int by)
     return p->first_layer[stage] >= least && p->first_layer[stage] <= most;
 }
 
+/* Whether the plan takes less time. */
+static bool is_shorter(search *s, ls__auto_plan *p, double longest)
+{
+    return ls__auto_cuts_least(&s->cuts, p) < longest && simulate_plan(s, p, longest) &&
+           p->step < longest;
+}
+
 /* Moves a cut by `by` layers if that makes the simulated step shorter. Returns whether it did. */
 static bool try_move(search *s, ls__auto_plan *p, int stage, int by)
 {
@@ -345,7 +223,7 @@ static bool try_move(search *s, ls__auto_plan *p, int stage, int by)
         return false;
     }
     s->moves++;
-    const bool better = simulate_plan(s, &other) && other.step < p->step * (1.0 - 1e-9);
+    const bool better = is_shorter(s, &other, p->step * (1.0 - LS__AUTO_NEARLY));
     if (better) {
         *p = other;
     }
@@ -369,33 +247,66 @@ static void refine_cuts(search *s, ls__auto_plan *p)
     }
 }
 
-static void try_cuts(search *s, ls__auto_plan *p, int start, double longest)
+/* `stage`: the seconds that the longest stage computes for a micro-batch. */
+static void try_cuts(search *s, ls__auto_plan *p, int start, double stage)
 {
     ls__auto_plan *best = &s->start[start];
-    if (s->started[start] && longest * p->micro_batches > best->step) {
-        return;
-    }
-    if (simulate_plan(s, p) && (!s->started[start] || is_better(p, best))) {
+    const double shortest = s->started[start] ? best->step : INFINITY;
+    if (stage * p->micro_batches <= shortest &&
+        simulate_plan(s, p, shortest * (1.0 + LS__AUTO_NEARLY)) &&
+        (!s->started[start] || is_better(p, best))) {
         *best = *p;
         s->started[start] = true;
         s->least = fmin(s->least, p->step);
     }
 }
 
-static void conclude_mesh(search *s)
+static bool is_same(const ls__auto_plan *a, const ls__auto_plan *b)
+{
+    return a->batch == b->batch && a->whole == b->whole && a->sequence == b->sequence &&
+           a->zero == b->zero && a->stages == b->stages &&
+           memcmp(a->first_layer, b->first_layer, sizeof a->first_layer) == 0;
+}
+
+/* Neither moved cuts nor others make it the best plan of its mesh. */
+static bool is_hopeless(search *s, const ls__auto_plan *p)
+{
+    ls__auto_cuts_forget(&s->cuts);
+    return !ls__auto_cuts_may_take(&s->cuts, p, s->least);
+}
+
+static void conclude_start(search *s, int i)
 {
     ls__auto_mesh *m = s->mesh;
-    for (int i = 0; i < STARTS; i++) {
-        if (s->started[i]) {
-            s->moves = 0;
-            refine_cuts(s, &s->start[i]);
-        }
-        if (s->started[i] && (!m->exists || is_better(&s->start[i], &m->best))) {
-            m->best = s->start[i];
+    ls__auto_plan *p = &s->start[i];
+    if (!is_hopeless(s, p)) {
+        s->moves = 0;
+        refine_cuts(s, p);
+        s->least = fmin(s->least, p->step);
+        if (!m->exists || is_better(p, &m->best)) {
+            m->best = *p;
             m->exists = true;
         }
-        s->started[i] = false;
     }
+}
+
+/* With the cuts of both kinds a schedule may have the same plan twice. */
+static void conclude_mesh(search *s)
+{
+    for (int i = 0; i < STARTS; i += 2) {
+        const bool twice =
+            s->started[i] && s->started[i + 1] && is_same(&s->start[i], &s->start[i + 1]);
+        for (int k = i; k < i + 2; k++) {
+            if (s->started[k] && (k == i || !twice)) {
+                conclude_start(s, k);
+            }
+            s->started[k] = false;
+        }
+    }
+    if (s->mesh->exists) {
+        (void)simulate_plan(s, &s->mesh->best, 0.0);
+    }
+    ls__plan_tables_free(&s->tables);
 }
 
 /* Tries both kinds of cuts: for messages that take time, and for messages that are hidden. */
@@ -404,19 +315,18 @@ static void try_plan(search *s, ls__auto_plan *p, int schedule)
     const int start = 4 * schedule + (p->recompute ? 2 : 0);
     ls__auto_plan other = *p;
     double longest = 0.0;
-    cutting c;
-    if (!begin_cutting(s, p, &c) || shortest_step(&c) > s->least) {
+    if (!ls__auto_cuts_may_take(&s->cuts, p, s->least)) {
         return;
     }
     if (p->stages != p->pp.size || p->stages == 1) {
         try_cuts(s, p, start, longest);
         return;
     }
-    if (!find_cuts(s, p, false, &longest)) {
+    if (!ls__auto_cuts_find(&s->cuts, p, false, &longest)) {
         return;
     }
     try_cuts(s, p, start, longest);
-    if (find_cuts(s, &other, true, &longest)) {
+    if (ls__auto_cuts_find(&s->cuts, &other, true, &longest)) {
         try_cuts(s, &other, start + 1, longest);
     }
 }
@@ -469,7 +379,7 @@ static void try_mesh(search *s)
         for (int choice = 0; choice < PLACEMENTS && own % micro == 0; choice++) {
             ls__auto_plan p = axes;
             p.batch = micro;
-            s->described[0] = s->described[1] = false;
+            ls__auto_cuts_forget(&s->cuts);
             if (place(s->ask, &p, choice) && own / micro <= LS__SCHEDULE_MICRO_BATCHES_MAX) {
                 p.micro_batches = (int)(own / micro);
                 try_schedules(s, &p);
@@ -547,8 +457,8 @@ static ls_status allocate_search(search *s)
 {
     const size_t layers = (size_t)s->ask->job.use.model.layers;
     s->out->mesh = ls__arena_alloc(&s->out->arena, LS__AUTO_MESHES_MAX * sizeof *s->out->mesh);
-    s->cut = ls__arena_alloc(&s->out->arena, (layers + 1) * sizeof *s->cut);
-    return s->out->mesh != NULL && s->cut != NULL
+    s->cuts.cut = ls__arena_alloc(&s->out->arena, (layers + 1) * sizeof *s->cuts.cut);
+    return s->out->mesh != NULL && s->cuts.cut != NULL
                ? LS_OK
                : ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
 }
@@ -567,14 +477,14 @@ static ls_status find_plan(search *s)
     ls__auto_result *out = s->out;
     LS_TRY(allocate_search(s));
     LS_TRY(list_meshes(s));
-    for (int i = 0; i < out->meshes && !s->no_memory; i++) {
+    for (int i = 0; i < out->meshes && !s->no_memory && !s->cuts.no_memory; i++) {
         s->mesh = &out->mesh[i];
         try_mesh(s);
         conclude_mesh(s);
         out->choices += s->mesh->choices;
         out->plans += s->mesh->plans;
     }
-    if (s->no_memory) {
+    if (s->no_memory || s->cuts.no_memory) {
         return ls__fail(LS_ERR_MEMORY, "plan: no memory to find it");
     }
     qsort(out->mesh, (size_t)out->meshes, sizeof *out->mesh, compare_meshes);
@@ -588,7 +498,11 @@ static ls_status find_plan(search *s)
 
 ls_status ls__auto_find(const ls__env *env, const ls__auto_ask *ask, ls__auto_result *out)
 {
-    search s = {.env = env, .ask = ask, .out = out};
+    search s = {.env = env,
+                .ask = ask,
+                .out = out,
+                .cuts = {.env = env, .ask = ask},
+                .tables = {.env = env}};
     *out = (ls__auto_result){.meshes = 0};
     ls__arena_init(&out->arena, env, CHUNK_BYTES);
     return find_plan(&s);

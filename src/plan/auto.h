@@ -11,9 +11,11 @@
  *
  * All choices but the cuts are enumerated. The cuts follow from Alpa's program (inter.h), whose
  * only submesh here is that of the mesh, and the plan is judged by a simulation of its schedule
- * (cost/job.h). A choice is left out whose computation alone, in equal stages, takes longer than
+ * (cost/job.h). A choice is left out whose computation alone, with any cuts, takes longer than
  * the best plan of its mesh, or in its own stages than the best one of the same schedule and
  * recomputation; the cuts of that one are moved as long as that makes the simulated step shorter.
+ * Nothing is simulated that could not be shorter even if no rank waited for a share of a link
+ * (ls__simulate_alone), and the table of a schedule is made once (tables.h).
  */
 #ifndef LS_PLAN_AUTO_H
 #define LS_PLAN_AUTO_H

@@ -112,11 +112,23 @@ static int to_units(const search *s, int stages)
     return s->spec->shapes == 1 && needed < s->units ? needed : s->units;
 }
 
+/* Parts with which the first of `stages` stages may begin, where their number is given: each stage
+ * before it has one at least, and there are none before the first one of all. */
+static int from_part(const search *s, int stages)
+{
+    return s->spec->stages > 0 ? s->stages - stages : 0;
+}
+
+static int to_part(const search *s, int stages)
+{
+    return s->spec->stages == stages ? 0 : s->spec->parts - stages;
+}
+
 /* From the last stage to the first, so the cells that try_shape reads are filled. */
 static void fill_cells(const search *s, double t_max)
 {
     for (int stages = 1; stages <= s->stages; stages++) {
-        for (int first = s->spec->parts - stages; first >= 0; first--) {
+        for (int first = to_part(s, stages); first >= from_part(s, stages); first--) {
             for (int units = from_units(s, stages); units <= to_units(s, stages); units++) {
                 *cell_at(s, stages, first, units) = (cell){INFINITY, 0, 0};
                 for (int shape = 0; shape < s->spec->shapes; shape++) {

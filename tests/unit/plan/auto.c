@@ -11,6 +11,7 @@
 
 #include "drawn.h"
 #include "plan/plan.h"
+#include "plan/tables.h"
 #include "says.h"
 #include "scratch.h"
 
@@ -473,6 +474,29 @@ TEST(what_cannot_be_planned_is_refused)
              "or the vocabulary, and pp is at most the number of layers and 2; give another "
              "--batch, or fewer ranks"));
     ls__auto_free(&found);
+}
+
+TEST(a_table_is_made_once_until_there_are_too_many)
+{
+    static ls__plan_tables tables;
+    ls__schedule *first = NULL, *again = NULL, *other = NULL;
+    ls__schedule_spec spec = {.ranks = 2, .micro_batches = 4, .warm_up = 1};
+    tables.env = ls__env_posix();
+    CHECK_OK(ls__plan_tables_get(&tables, "1f1b", &spec, &first));
+    CHECK_OK(ls__plan_tables_get(&tables, "1f1b", &spec, &again));
+    CHECK(first == again && tables.count == 1 && tables.cells == 8);
+    spec.warm_up = 2;
+    CHECK_OK(ls__plan_tables_get(&tables, "1f1b", &spec, &other));
+    CHECK(other != first && other->warm_up == 2 && tables.count == 2);
+    for (int m = 1; m < LS__PLAN_TABLES_MAX; m++) {
+        spec.micro_batches = 4 + m;
+        CHECK_OK(ls__plan_tables_get(&tables, "1f1b", &spec, &other));
+        CHECK_INT(other->micro_batches, 4 + m);
+    }
+    CHECK_INT(tables.count, 1);
+    CHECK_STATUS(ls__plan_tables_get(&tables, "interleaved", &spec, &other), LS_ERR_INVALID);
+    ls__plan_tables_free(&tables);
+    CHECK(tables.count == 0 && tables.cells == 0);
 }
 
 TEST(without_memory_no_plan_is_found)
