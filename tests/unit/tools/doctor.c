@@ -80,8 +80,9 @@ TEST(a_system_without_faults_has_none)
 
 TEST(processor_load_and_clock_are_judged)
 {
-    FINDS(no_proc = true, "/proc", DOCTOR_FAULT, "cannot be read, and no job starts without it",
-          "mount it: mount -t proc proc /proc");
+    FINDS(no_proc = true, "/proc", DOCTOR_FAULT,
+          SAYS("cannot be read, and no job starts without it"),
+          SAYS("mount it: mount -t proc proc /proc"));
     FINDS(cores = 2, "processor", DOCTOR_ADVICE,
           SAYS("a quota of processor time is worth %d of %d cores"),
           SAYS("Lockstep starts threads for the quota; set OMP_NUM_THREADS for other libraries, or "
