@@ -286,7 +286,7 @@ TEST(a_load_while_another_job_saves_finds_a_whole_one)
 /* Threads that come back late use them until the process ends, where a leak checker sees them. */
 static faults *new_faults(void)
 {
-    static faults *all[CALLS_MAX];
+    static faults *volatile all[CALLS_MAX];
     static int count;
     CHECK(count < CALLS_MAX);
     all[count] = calloc(1, sizeof *all[count]);
