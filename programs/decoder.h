@@ -67,7 +67,7 @@ typedef struct decoder_shape {
     {"exact-shape", CLI_SWITCH, &(s).exact, .hidden = true, .help = "the sizes also apply to gpt2"}
 /* clang-format on */
 
-/* Ends the program if the sizes do not fit, or a flag has no meaning for the model. */
+/* Ends the program if the sizes do not fit, or the model would ignore a flag. */
 void decoder_check(const decoder_shape *shape, char *const *argv);
 
 bool decoder_is_gpt2(const char *model); /* gpt2 and its larger sizes */

@@ -42,14 +42,13 @@ LS_DEFAULTS_FUNCTION(event_log)
 /* Opens a log. What lies at the path of a file is replaced, so nothing is written through a link,
  * and no pipe is waited for. NULL with LS_ERR_SYSTEM or LS_ERR_NOT_FOUND where the file cannot be
  * made, LS_ERR_FORMAT where the file to go on with holds something else, LS_ERR_INVALID where that
- * is no regular file, LS_ERR_STATE where a run that has not ended writes the file. */
+ * is no regular file, LS_ERR_STATE while another run writes the file. */
 LS_API ls_event_log *ls_event_log_new(const char *path, const ls_event_log_options *options);
 
 /* Adds one number. What precedes the last slash of `name` is its group: TensorBoard draws the
  * curves of a group beside each other, the other formats leave it out. LS_ERR_INVALID: the name has
- * no or more than LS_EVENT_NAME_MAX bytes, is no UTF-8, or is "step" in JSON; LS_ERR_SYSTEM: the
- * file cannot be written, as on a full disk: what is added later is written if there is room then.
- */
+ * no or more than LS_EVENT_NAME_MAX bytes, is not UTF-8, or is "step" in JSON; LS_ERR_SYSTEM: the
+ * file cannot be written, as on a full disk. Later numbers are written once there is room. */
 LS_API ls_status ls_event_log_add(ls_event_log *log, int64_t step, const char *name, double value);
 
 /* One of several values of a step. `text` or `numbers`, where one is given, goes to JSON in place

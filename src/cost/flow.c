@@ -154,8 +154,11 @@ static void reschedule_users(ls__flows *f, const int *resource)
 
 static bool uses_resources(const ls__flow *flow)
 {
-    return flow->resource[0] != LS__SIM_NONE || flow->resource[1] != LS__SIM_NONE ||
-           flow->resource[2] != LS__SIM_NONE;
+    bool uses = false;
+    for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
+        uses = uses || flow->resource[k] != LS__SIM_NONE;
+    }
+    return uses;
 }
 
 static void join_users(ls__flows *f, int index)

@@ -346,7 +346,8 @@ REFUSED = (
     ("tp or cp of an LSTM", "lstm", "tp=2", (), "its recurrence has no plan for the axis",
      sentence('--mesh is "%s"; the %s of a model %s cannot be divided by %s in this version; leave %s out, and give more replicas '
               "(dp) or stages (pp)")),
-    ("cp of BERT, GPT-2 and networks for images", "bert", "cp=2", (), "their attention has no plan for the axis, or they have none",
+    ("cp of BERT, GPT-2 and networks for images", "bert", "cp=2", (),
+     "attention has no plan for the axis in BERT and GPT-2, and networks for images have no attention",
      sentence('--mesh is "%s"; the %s of a model %s cannot be divided by %s in this version; leave %s out, and give more replicas '
               "(dp) or stages (pp)")),
     ("ep of a model without experts", "gpt", "ep=2", (), "there is nothing that it could divide; replicas are dp",
