@@ -56,7 +56,10 @@ DIST_TEST(the_rank_that_the_others_wait_for_is_named, 3)
         CHECK(strncmp(stats.reduce.slowest_name, name, strlen(name)) == 0);
         CHECK(!stats.reduce.automatic);
         CHECK(stats.reduce.fastest_seconds < stats.reduce.slowest_seconds);
-        CHECK(stats.step.last >= 0.04);
+        if (ls_rank() ==
+            slow) { /* another rank's step may begin late within the slow one's pause */
+            CHECK(stats.step.last >= 0.04);
+        }
     }
     ls_optim_free(optim);
     ls_module_free(ddp);
