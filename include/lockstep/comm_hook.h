@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communication hooks: what is sent in place of a bucket of gradients (Li et al., VLDB 2020,
- * section 7; torch.distributed.algorithms.ddp_comm_hooks).
+ * section 6.2.3; torch.distributed.algorithms.ddp_comm_hooks).
  *
  *     ls_comm_hook hook = {.size = sizeof hook};
  *     LS_CHECK(ls_powersgd_new(LS_OPTIONS(ls_powersgd_options, .rank = 4), &hook));
