@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `lockstep top`: what the ranks of a running job do, again and again. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -54,9 +55,9 @@ static int choose(const top_job *jobs, int count, int pid)
     }
     fprintf(stderr, "lockstep top: %d jobs run; give the process of one:\n", count);
     for (int i = 0; i < count; i++) {
-        fprintf(stderr, "  lockstep top %d  # ", jobs[i].launcher);
-        top_print_name(stderr, &jobs[i]);
-        fputs("\n", stderr);
+        char name[TOP_NAME_BYTES];
+        top_name(&jobs[i], name, sizeof name);
+        fprintf(stderr, "  lockstep top %d  # %s\n", jobs[i].launcher, name);
     }
     return -1;
 }

@@ -10,8 +10,8 @@
 #define TOOLS_TOP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "job/board.h"
 
@@ -35,7 +35,8 @@ bool top_has_process(const top_job *job, int pid);
 void top_explain(int pid, char *out, size_t bytes);
 
 /* "2 ranks on host h, launcher 1234: ./train" */
-void top_print_name(FILE *out, const top_job *job);
+#define TOP_NAME_BYTES 256
+void top_name(const top_job *job, char *out, size_t bytes);
 /* On standard output, rows of `width` bytes at most; 0: of any. */
 void top_print(const top_job *job, int width);
 

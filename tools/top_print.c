@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job as a table: a row for each rank of this host. See top.h. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/env.h"
@@ -137,31 +138,32 @@ static void print_rank(const ls__board *board, int r, int width)
 
 /* ---- the job -------------------------------------------------------------------------------- */
 
-void top_print_name(FILE *out, const top_job *job)
+void top_name(const top_job *job, char *out, size_t bytes)
 {
     const ls__board *b = job->board;
-    fprintf(out, "%d rank%s on host %.63s, launcher %d%s%s", b->ranks, b->ranks == 1 ? "" : "s",
-            b->host, job->launcher, job->program[0] != '\0' ? ": " : "", job->program);
+    (void)snprintf(out, bytes, "%d rank%s on host %.63s, launcher %d%s%s", b->ranks,
+                   b->ranks == 1 ? "" : "s", b->host, job->launcher,
+                   job->program[0] != '\0' ? ": " : "", job->program);
 }
 
 void top_print(const top_job *job, int width)
 {
     const ls__board *b = job->board;
-    char heads[128];
-    top_print_name(stdout, job);
+    char name[TOP_NAME_BYTES], heads[128];
+    top_name(job, name, sizeof name);
+    print_cut(name, width);
     if (b->nodes > 1) {
-        printf("\nhost %d of %d; the job has %d ranks", b->node, b->nodes, b->world_size);
+        printf("host %d of %d; the job has %d ranks\n", b->node, b->nodes, b->world_size);
     }
     if (ls__board_has_cause(b)) {
         char cause[sizeof b->root_cause_text];
         (void)snprintf(cause, sizeof cause, "%.*s", (int)sizeof cause - 1, b->root_cause_text);
         make_plain(cause);
-        printf("\nfailed: %s", cause);
+        printf("failed: %s\n", cause);
     }
     (void)snprintf(heads, sizeof heads, "%4s %8s %-8s %7s %7s %-10s %7s  %-10s %s", "rank",
                    "process", "state", "step", "updates", "phase", "for s", "waits for",
                    "last operation");
-    printf("\n");
     print_cut(heads, width);
     for (int r = 0; r < b->ranks; r++) {
         print_rank(b, r, width);

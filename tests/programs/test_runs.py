@@ -295,9 +295,10 @@ def a_row_is_a_line_of_a_narrow_terminal():
         done = subprocess.run([LOCKSTEP, "top", "--once", str(job.pid)], stdout=theirs, timeout=60)
         said = os.read(ours, 8192).decode()
         os.close(theirs), os.close(ours)
-    table = said.split("\r\n")[1:]
-    assert done.returncode == 0 and len(table) == 4 and table[-1] == "", said
-    assert [len(row) <= 60 for row in table] == [True] * 4 and table[0].startswith("rank  process state"), said
+    rows = said.split("\r\n")
+    assert done.returncode == 0 and len(rows) == 5 and rows[-1] == "", said
+    assert [len(row) <= 60 for row in rows] == [True] * 5 and rows[1].startswith("rank  process state"), said
+    assert rows[0].startswith("2 ranks on host "), said
 
 
 @test
