@@ -16,7 +16,7 @@ from link import LINKS, SOURCE, Job, Refused, Wire
 from pages import range_of, write_rows
 from torch_venv import find_peers
 
-CLOSE = 1e-3  # of the losses after equally many steps
+CLOSE = 1e-3  # of the losses after equally many steps, and of 1 where they are less: small losses drift apart
 DEADLINE = 600  # seconds of a turn, or of the warm-up
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 
@@ -109,7 +109,7 @@ def take_turns(starts, options, *arguments):
 def check_equal(ours, theirs):
     """Refused: the two do not train the same."""
     for mine, other in zip(ours, theirs):
-        if mine["parameters"] != other["parameters"] or abs(mine["loss"] - other["loss"]) > CLOSE * other["loss"]:
+        if mine["parameters"] != other["parameters"] or abs(mine["loss"] - other["loss"]) > CLOSE * max(other["loss"], 1):
             raise Refused(f"{mine['form']}: Lockstep has {mine['parameters']} parameters and the loss {mine['loss']}, "
                           f"PyTorch {other['parameters']} and {other['loss']}")
 
