@@ -282,7 +282,7 @@ static void print_notes(ls__sim_job *job)
     if (zero > 2 && (job->pp.size > 1 || job->tp.size > 1 || job->ep.size > 1)) {
         printf("note: training refuses --zero 3 with pp, tp or ep\n");
     }
-    if (job->device.points == 0) {
+    if (job->device.matmul.count == 0) {
         printf("note: no matmul was measured, so computation is a lower bound\n");
     }
 }

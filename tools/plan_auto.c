@@ -235,7 +235,7 @@ static void print_head(const char *model, const ls__auto_ask *ask)
         printf("; %.6g MB of memory for each rank", memory * 1e-6);
     }
     printf("\n");
-    if (ask->job.device.points == 0) {
+    if (ask->job.device.matmul.count == 0) {
         printf("note: no matmul was measured, so computation is a lower bound\n");
     }
 }

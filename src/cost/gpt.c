@@ -110,7 +110,7 @@ double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d)
 {
     const ls__gpt *g = &u->model;
     const int64_t heads = divided(g->heads, ls__gpt_ranks(u, LS__GPT_ATTENTION));
-    return 2.0 * ls__processor_matmul(d, tokens(u) * heads, g->context, g->dim / g->heads);
+    return ls__processor_attention(d, tokens(u) * heads, g->context, g->dim / g->heads);
 }
 
 /* Matrices of the MLP, or of the gate and of this rank's experts, to which the rows of all ranks of

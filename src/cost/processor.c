@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "cost/units.h"
 
-#define WORD "matmul"
 #define SIZE_MAX_EACH (1LL << 32) /* so that m n k is exact enough in a double, and finite */
 
 static double work_of(int64_t m, int64_t n, int64_t k)
@@ -23,25 +22,31 @@ static double roofline_seconds(const ls__processor *d, int64_t m, int64_t n, int
     return fmax(2.0 * work_of(m, n, k) / d->flops, d->width * elements / d->memory);
 }
 
+/* Two matmuls. */
+static double attention_roofline(const ls__processor *d, int64_t m, int64_t n, int64_t k)
+{
+    return 2.0 * roofline_seconds(d, m, n, k);
+}
+
 static ls_status fail_item(const char *what, const char *item, size_t length)
 {
     return ls__fail(LS_ERR_FORMAT,
                     "%s: \"%.*s\" is not a speed of a device; give its speed as 312tflop, its "
-                    "memory's as 2039gbyte, or matmul M N K TIME, such as matmul 8192 6144 2048 "
-                    "0.92ms",
+                    "memory's as 2039gbyte, or matmul M N K TIME or attention ROWS CONTEXT WIDTH "
+                    "TIME, such as matmul 8192 6144 2048 0.92ms",
                     what, (int)(length < 60 ? length : 60), item);
 }
 
-/* "matmul 8192 6144 2048 0.92ms" */
-static bool parse_point(const char *item, size_t length, ls__processor_point *out)
+/* "matmul 8192 6144 2048 0.92ms", of which `word` is the first. */
+static bool parse_point(const char *word, const char *item, size_t length, ls__processor_point *out)
 {
-    char copy[128], *at = copy + strlen(WORD);
+    char copy[128], *at = copy + strlen(word);
     if (length >= sizeof copy) {
         return false;
     }
     memcpy(copy, item, length);
     copy[length] = '\0';
-    if (strncmp(copy, WORD " ", strlen(WORD) + 1) != 0) {
+    if (strncmp(copy, word, strlen(word)) != 0 || *at != ' ') {
         return false;
     }
     int64_t sizes[3];
@@ -66,6 +71,16 @@ static int by_work(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static ls_status add_point(const char *what, ls__processor_points *to, ls__processor_point point)
+{
+    if (to->count == LS__PROCESSOR_POINTS_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "%s: more than %d measured times of a kind; leave some out",
+                        what, LS__PROCESSOR_POINTS_MAX);
+    }
+    to->point[to->count++] = point;
+    return LS_OK;
+}
+
 static ls_status add_item(const char *what, const char *item, size_t length, ls__processor *out)
 {
     ls__processor_point point;
@@ -75,15 +90,25 @@ static ls_status add_item(const char *what, const char *item, size_t length, ls_
         out->flops = flops;
     } else if (memory > 0.0) {
         out->memory = memory;
-    } else if (!parse_point(item, length, &point)) {
-        return fail_item(what, item, length);
-    } else if (out->points == LS__PROCESSOR_POINTS_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "%s: more than %d measured matmuls; leave some out", what,
-                        LS__PROCESSOR_POINTS_MAX);
+    } else if (parse_point("matmul", item, length, &point)) {
+        return add_point(what, &out->matmul, point);
+    } else if (parse_point("attention", item, length, &point)) {
+        return add_point(what, &out->attention, point);
     } else {
-        out->point[out->points++] = point;
+        return fail_item(what, item, length);
     }
     return LS_OK;
+}
+
+typedef double (*roofline)(const ls__processor *d, int64_t m, int64_t n, int64_t k);
+
+static void rate_points(const ls__processor *d, ls__processor_points *points, roofline of)
+{
+    for (int i = 0; i < points->count; i++) {
+        ls__processor_point *p = &points->point[i];
+        p->efficiency = of(d, p->m, p->n, p->k) / p->seconds;
+    }
+    qsort(points->point, (size_t)points->count, sizeof *points->point, by_work);
 }
 
 ls_status ls__processor_parse(const char *what, const char *text, size_t bytes, int width,
@@ -101,23 +126,20 @@ ls_status ls__processor_parse(const char *what, const char *text, size_t bytes, 
                         "%s: it lacks the speed of %s; give both, such as 312tflop,2039gbyte", what,
                         out->flops == 0.0 ? "the device" : "its memory");
     }
-    for (int i = 0; i < out->points; i++) {
-        ls__processor_point *p = &out->point[i];
-        p->efficiency = roofline_seconds(out, p->m, p->n, p->k) / p->seconds;
-    }
-    qsort(out->point, (size_t)out->points, sizeof *out->point, by_work);
+    rate_points(out, &out->matmul, roofline_seconds);
+    rate_points(out, &out->attention, attention_roofline);
     return LS_OK;
 }
 
-static double efficiency_at(const ls__processor *d, double wanted)
+static double efficiency_at(const ls__processor_points *points, double wanted)
 {
-    const ls__processor_point *p = d->point;
+    const ls__processor_point *p = points->point;
     int i = 0;
-    while (i < d->points && work_of(p[i].m, p[i].n, p[i].k) < wanted) {
+    while (i < points->count && work_of(p[i].m, p[i].n, p[i].k) < wanted) {
         i++;
     }
-    if (d->points == 0 || i == 0 || i == d->points) {
-        return d->points == 0 ? 1.0 : p[i == 0 ? 0 : i - 1].efficiency;
+    if (i == 0 || i == points->count) {
+        return p[i == 0 ? 0 : i - 1].efficiency;
     }
     const double low = log(work_of(p[i - 1].m, p[i - 1].n, p[i - 1].k));
     const double high = log(work_of(p[i].m, p[i].n, p[i].k));
@@ -125,15 +147,29 @@ static double efficiency_at(const ls__processor *d, double wanted)
     return p[i - 1].efficiency + share * (p[i].efficiency - p[i - 1].efficiency);
 }
 
-double ls__processor_matmul(const ls__processor *d, int64_t m, int64_t n, int64_t k)
+static double seconds_by(const ls__processor_points *points, double least, int64_t m, int64_t n,
+                         int64_t k)
 {
-    for (int i = 0; i < d->points; i++) {
-        const ls__processor_point *p = &d->point[i];
+    for (int i = 0; i < points->count; i++) {
+        const ls__processor_point *p = &points->point[i];
         if (p->m == m && p->n == n && p->k == k) {
             return p->seconds;
         }
     }
-    return roofline_seconds(d, m, n, k) / efficiency_at(d, work_of(m, n, k));
+    return points->count == 0 ? least : least / efficiency_at(points, work_of(m, n, k));
+}
+
+double ls__processor_matmul(const ls__processor *d, int64_t m, int64_t n, int64_t k)
+{
+    return seconds_by(&d->matmul, roofline_seconds(d, m, n, k), m, n, k);
+}
+
+double ls__processor_attention(const ls__processor *d, int64_t rows, int64_t context, int64_t width)
+{
+    return d->attention.count > 0
+               ? seconds_by(&d->attention, attention_roofline(d, rows, context, width), rows,
+                            context, width)
+               : 2.0 * ls__processor_matmul(d, rows, context, width);
 }
 
 double ls__processor_bytes(const ls__processor *d, double bytes)

@@ -3,10 +3,13 @@
  *
  *     312tflop,2039gbyte             an upper bound of its speed, and of that of its memory
  *     matmul 8192 6144 2048 0.92ms   m, n, k and the measured time of [m,k] x [k,n]; any number
+ *     attention 32768 128 64 1.5ms   tokens times heads, the context, the width of a head, and the
+ *                                    measured time of attention, forward; any number
  *
- * A matmul that was measured takes that time. Others take the time of the roofline (Williams et al.
- * 2009) divided by the efficiency that was measured at the next smaller and the next larger number
- * of operations, between which it is linear in the logarithm; without any, all of the roofline.
+ * What was measured takes that time. Others take the time of the roofline (Williams et al. 2009)
+ * divided by the efficiency that was measured at the next smaller and the next larger number of
+ * operations, between which it is linear in the logarithm; without any, all of the roofline.
+ * Attention that was not measured is two matmuls, queries by keys and scores by values.
  */
 #ifndef LS_COST_PROCESSOR_H
 #define LS_COST_PROCESSOR_H
@@ -23,10 +26,14 @@ typedef struct ls__processor_point {
     double efficiency; /* the roofline's time over it */
 } ls__processor_point;
 
-typedef struct ls__processor {
-    double flops, memory;                                /* a second */
+typedef struct ls__processor_points {
     ls__processor_point point[LS__PROCESSOR_POINTS_MAX]; /* ascending in m n k */
-    int points;
+    int count;
+} ls__processor_points;
+
+typedef struct ls__processor {
+    double flops, memory; /* a second */
+    ls__processor_points matmul, attention;
     int width; /* bytes of an element */
 } ls__processor;
 
@@ -36,6 +43,9 @@ ls_status ls__processor_parse(const char *what, const char *text, size_t bytes, 
                               ls__processor *out);
 
 double ls__processor_matmul(const ls__processor *d, int64_t m, int64_t n, int64_t k);
+/* Forward, of all tokens by all heads of a rank. */
+double ls__processor_attention(const ls__processor *d, int64_t rows, int64_t context,
+                               int64_t width);
 /* Of an operator that its memory limits. */
 double ls__processor_bytes(const ls__processor *d, double bytes);
 

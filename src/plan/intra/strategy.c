@@ -382,9 +382,12 @@ static double work_seconds(const ls__graph_kind *k, const ls__processor *d)
     double bytes = bytes_of(k->shape);
     if (k->macs > 0.0) {
         const double one = (double)k->m * (double)k->n * (double)k->k;
-        const double products = one > 0.0 ? k->macs / one : 0.0;
-        return (k->how == LS__FOLLOW_ATTENDS ? 3.5 : 3.0) * products *
-               (one > 0.0 ? ls__processor_matmul(d, k->m, k->n, k->k) : 0.0);
+        if (one == 0.0) {
+            return 0.0;
+        }
+        return k->how == LS__FOLLOW_ATTENDS
+                   ? 3.5 * ls__processor_attention(d, k->m, k->n, k->k)
+                   : 3.0 * k->macs / one * ls__processor_matmul(d, k->m, k->n, k->k);
     }
     for (int i = 0; i < k->count; i++) {
         const bool table = k->how == LS__FOLLOW_EMBEDS && i == 0; /* its rows alone are read */

@@ -186,13 +186,26 @@ TEST(what_was_measured_is_exact_and_counts_for_its_neighbours)
     CHECK_OK(parse_speed("1tflop, 1tbyte\nmatmul 10000 10000 10000 2s # best\n\n"
                          "matmul 1000 1000 1000 4ms",
                          &p));
-    CHECK_INT(p.points, 2);
+    CHECK_INT(p.matmul.count, 2);
     CHECK_NEAR(ls__processor_matmul(&p, 1000, 1000, 1000), 4e-3, 0.0);
     CHECK_NEAR(ls__processor_matmul(&p, 10000, 10000, 10000), 2.0, 0.0);
     const double n = pow(10.0, 10.5) / 1e6; /* m n k between the two */
     CHECK_NEAR(ls__processor_matmul(&p, 1000, 1000, (int64_t)n), 2e6 * n / 1e12 / 0.75, 1e-4);
     CHECK_NEAR(ls__processor_matmul(&p, 100, 100, 1000), 2e7 / 1e12 / 0.5, 1e-12);
     CHECK_NEAR(ls__processor_matmul(&p, 100000, 10000, 10000), 20.0, 1e-12);
+}
+
+/* Two matmuls until it was measured; then a curve of its own, here of a quarter of the roofline. */
+TEST(attention_has_its_own_measured_times)
+{
+    ls__processor p;
+    CHECK_OK(parse_speed("1tflop,1tbyte,matmul 1000 1000 1000 4ms", &p));
+    CHECK_NEAR(ls__processor_attention(&p, 1000, 1000, 1000), 8e-3, 0.0);
+    CHECK_OK(
+        parse_speed("1tflop,1tbyte,matmul 1000 1000 1000 4ms,attention 1000 1000 1000 16ms", &p));
+    CHECK_NEAR(ls__processor_attention(&p, 1000, 1000, 1000), 16e-3, 0.0);
+    CHECK_NEAR(ls__processor_attention(&p, 10000, 1000, 1000), 160e-3, 1e-12);
+    CHECK_NEAR(ls__processor_matmul(&p, 10000, 1000, 1000), 40e-3, 1e-12);
 }
 
 TEST(processors_that_are_none_are_refused)
@@ -207,7 +220,10 @@ TEST(processors_that_are_none_are_refused)
                                       "matmul 1 2 99999999999999999999 4ms",
                                       "matmul 1 2 3 0ms",
                                       "matmul1 2 3 4ms",
-                                      "matmul 1 2 3 4 5ms"};
+                                      "matmul 1 2 3 4 5ms",
+                                      "attention 1 2 3",
+                                      "attention 1 2 0 4ms",
+                                      "attentions 1 2 3 4ms"};
     ls__processor p;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (parse_speed(bad[i], &p) != LS_ERR_FORMAT) {
@@ -215,8 +231,8 @@ TEST(processors_that_are_none_are_refused)
         }
         CHECK_SAYS(ls_error_message(),
                    "%s: \"%.*s\" is not a speed of a device; give its speed as 312tflop, its "
-                   "memory's as 2039gbyte, or matmul M N K TIME, such as matmul 8192 6144 2048 "
-                   "0.92ms");
+                   "memory's as 2039gbyte, or matmul M N K TIME or attention ROWS CONTEXT WIDTH "
+                   "TIME, such as matmul 8192 6144 2048 0.92ms");
     }
     CHECK_STATUS(parse_speed("312tflop", &p), LS_ERR_FORMAT);
     CHECK_SAYS(ls_error_message(),
@@ -228,7 +244,7 @@ TEST(processors_that_are_none_are_refused)
         ls__text_add(&text, ",matmul 1 2 3 4ms");
     }
     CHECK_STATUS(parse_speed(many, &p), LS_ERR_LIMIT);
-    CHECK_SAYS(ls_error_message(), "%s: more than %d measured matmuls; leave some out");
+    CHECK_SAYS(ls_error_message(), "%s: more than %d measured times of a kind; leave some out");
 }
 
 TEST(amounts_have_units)
