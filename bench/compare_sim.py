@@ -3,15 +3,16 @@
 """Predictions of `lockstep sim` beside measured steps: a GPT on 1, 2, 4 and 8 ranks of this machine, over shared memory and
 TCP, and on two ranks over 1 Gbit/s.
 
-    bench/compare_sim.py --build build [--row dp-2/shm,tp-2/tcp,...] [--rounds 5] [--json FILE]
+    bench/compare_sim.py --build build [--row dp-2/shm,tp-2/tcp,...] [--rounds 3] [--json FILE]
 
-What the model needs is measured first, and on other things than those that are judged, in as many processes at the same time as
-the row has ranks: matrix products of a smaller GPT by one thread (the device's efficiency by size), its norms, sums, GELU and
+What the model needs is measured on other things than those that are judged, in as many processes at the same time as the row has
+ranks: matrix products and attention of a smaller GPT by one thread (the device's efficiency by size), its norms, sums, GELU and
 optimizer (its memory). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP, at 1 Gbit/s as
 well, how much longer a computation takes beside one (the bytes that a core moves in a second). Cores that ranks share are part of
 the model (--cores).
-Each round measures once more, in turns, and a row is the median; an error is the prediction over the measured step, minus 1, and
-the range is over rounds. 1 Gbit/s is a link between two network namespaces, which needs root.
+Kernels and the job take turns within a round, each round measures all once more, and a row is the median; an error is the
+prediction over the measured step, minus 1, and the range is over rounds. 1 Gbit/s is a link between two network namespaces, which
+needs root.
 """
 
 import argparse
@@ -31,7 +32,10 @@ from pages import write_rows
 AIM = 0.10  # of the error
 MODEL = {"layers": 4, "dim": 256, "heads": 8, "context": 128}  # judged; calibration has half of its dim
 BATCH = 8
-STEPS = 10
+STEPS = 8
+COLD = 8 << 20  # bytes written between pointwise kernels: activations have left the cache of a core when backward reads them
+PASSES = 5  # of the kernels and of a job, in turns: a virtual machine's processors change their speed from second to second
+TEXT = 30000  # bytes of the data: training evaluates a tenth of them at its end
 VOCABULARY = 256  # of bytes
 DATA = SOURCE / "examples" / "data" / "pride_and_prejudice.txt"
 ROWS = ["dp-1/shm", "dp-2/shm", "dp-4/shm", "dp-8/shm", "dp-2/tcp", "dp-4/tcp", "dp-8/tcp", "tp-2/shm", "tp-4/shm", "tp-2/tcp",
@@ -57,38 +61,68 @@ POINTWISE = {"layer norm": (2, 2), "layer norm backward": (2, 3), "add [rows,dim
              "gelu erf backward": (1, 12), "AdamW [rows*4dim]": (1, 28)}
 
 
+ATTENTION = ("attention forward", "attention backward")
+HEADS = 4  # of attention in bench/dev/kernels
+
+
 def times_of(said):
     """Seconds of each kernel that bench/dev/kernels prints."""
     return {name.strip(): float(us) * 1e-6 for name, us in re.findall(r"^(\w.{0,33}?) +([\d.]+) us", said, re.M)}
 
 
-def device_text(printed, rows, dim):
-    """The lines of --device from what copies of bench/dev/kernels print: products, no product's speed exceeded, and memory.
-    Of each kernel the slowest copy counts: ranks wait for each other in every step."""
+def slowest(printed):
+    """Seconds of each kernel from what copies of bench/dev/kernels print: those of the slowest copy, since ranks wait for each
+    other in every step."""
     copies = [times_of(said) for said in printed]
-    if any(name not in times for times in copies for name in (*POINTWISE, "qkv forward")):
-        raise Refused("bench/dev/kernels prints no products, or no pointwise kernels")
-    times = {name: max(times[name] for times in copies) for name in copies[0]}
-    products = []
+    if any(name not in times for times in copies for name in (*POINTWISE, *ATTENTION, "qkv forward")):
+        raise Refused("bench/dev/kernels prints no products, no attention, or no pointwise kernels")
+    return {name: max(times[name] for times in copies) for name in copies[0]}
+
+
+def products_of(times, rows, dim):
+    """(m, n, k, seconds)"""
     for layer, factors in LAYERS.items():
         inputs, outputs = (dim * factor for factor in factors)
         sizes = {"forward": (rows, outputs, inputs), "dX": (rows, inputs, outputs), "dW": (outputs, inputs, rows)}
-        products += [(*size, times[f"{layer} {part}"]) for part, size in sizes.items() if f"{layer} {part}" in times]
+        yield from ((*size, times[f"{layer} {part}"]) for part, size in sizes.items() if f"{layer} {part}" in times)
+
+
+def device_text(measured, dim, context):
+    """The lines of --device of (rows, times), the largest rows first: products, no product's speed exceeded, attention, and
+    memory, that of the largest rows. The model has twice the forward of attention in backward."""
+    products = [product for rows, times in measured for product in products_of(times, rows, dim)]
     speed = max(2 * m * n * k / seconds for m, n, k, seconds in products)
+    rows, times = measured[0]
     moved = 4 * rows * dim * sum(count * elements for count, elements in POINTWISE.values())
     memory = moved / sum(count * times[name] for name, (count, _) in POINTWISE.items())
     lines = [f"{speed * 1.001e-9:.3f}gflop", f"{memory * 1e-9:.3f}gbyte"]
+    lines += [f"attention {rows * HEADS} {context} {dim // HEADS} {sum(times[name] for name in ATTENTION) / 3 * 1e6:.3f}us"
+              for rows, times in measured]
     return "\n".join(lines + [f"matmul {m} {n} {k} {seconds * 1e6:.3f}us" for m, n, k, seconds in products]) + "\n"
 
 
-def device_of(options, folder, ranks):
-    """Of a rank beside the others. Activations have as many bytes as those of the network that is judged."""
-    rows, dim = 2 * BATCH * MODEL["context"], MODEL["dim"] // 2
-    command = list(map(str, [options.build / "bench" / "dev" / "kernels", rows, dim, MODEL["context"]]))
+def kernels_once(options, ranks, rows, dim, context):
+    """Seconds of each kernel of a rank beside the others."""
+    command = list(map(str, [options.build / "bench" / "dev" / "kernels", rows, dim, context, COLD]))
     copies = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(ranks)]
-    printed = [copy.communicate()[0] for copy in copies]
+    return slowest([copy.communicate()[0] for copy in copies])
+
+
+def typical(passes):
+    return {name: statistics.median(each[name] for each in passes) for name in passes[0]}
+
+
+def device_of(options, folder, ranks, tokens, dim, context, between=lambda: None):
+    """For a network of `dim`, that of half of it: products of twice its tokens, whose activations have as many bytes, and of a
+    quarter, for what tp and micro-batches make smaller. `between` is called after each pass."""
+    sizes = (2 * tokens, max(context, tokens // 4))
+    passes = {rows: [] for rows in sizes}
+    for _ in range(PASSES):
+        for rows in sizes:
+            passes[rows].append(kernels_once(options, ranks, rows, dim // 2, context))
+        between()
     path = folder / "device"
-    path.write_text(device_text(printed, rows, dim))
+    path.write_text(device_text([(rows, typical(passes[rows])) for rows in sizes], dim // 2, context))
     return path
 
 
@@ -148,15 +182,21 @@ def seconds_of(line):
     return json.loads(line)["seconds"]
 
 
-def step_ms(options, link, axis, ranks, folder):
-    """The median step of a job, without the first ones."""
+def short_text(folder):
+    path = folder / "text"
+    path.write_bytes(DATA.read_bytes()[:TEXT])
+    return path
+
+
+def steps_of(options, link, axis, ranks, folder):
+    """Seconds of the steps of a job, without the first ones."""
     log = folder / "log"
     log.unlink(missing_ok=True)
-    command = [options.build / "programs" / "train_gpt", "--data", DATA, *job_options(axis, ranks), "--steps", STEPS, "--eval-every", 0,
-               "--clip", 0, "--log", log]
+    command = [options.build / "programs" / "train_gpt", "--data", short_text(folder), *job_options(axis, ranks), "--steps", STEPS,
+               "--eval-every", 0, "--clip", 0, "--log", log]
     with launched(options, link, command, ranks) as job:
         job.wait()
-    return 1e3 * statistics.median([seconds_of(line) for line in log.read_text().splitlines() if '"seconds"' in line][2:])
+    return [seconds_of(line) for line in log.read_text().splitlines() if '"seconds"' in line][2:]
 
 
 def cluster_of(ranks, level, apart):
@@ -173,12 +213,14 @@ def predicted_ms(options, axis, ranks, cluster, cores, device):
 def measure(options, folder, row):
     """(prediction, step) of each round; the inputs of the model are measured again in each."""
     (axis, ranks), name = row.split("/")[0].split("-"), row.split("/")[1]
-    pairs = []
+    ranks, pairs = int(ranks), []
     with link_of(name) as link:
         for _ in range(options.rounds):
-            device = device_of(options, folder, int(ranks))
-            cluster = cluster_of(int(ranks), link_cluster(options, link, folder), isinstance(link, Wire))
-            pairs.append((predicted_ms(options, axis, int(ranks), *cluster, device), step_ms(options, link, axis, int(ranks), folder)))
+            steps = []
+            cluster = cluster_of(ranks, link_cluster(options, link, folder), isinstance(link, Wire))
+            device = device_of(options, folder, ranks, BATCH * MODEL["context"], MODEL["dim"], MODEL["context"],
+                               lambda: steps.extend(steps_of(options, link, axis, ranks, folder)))
+            pairs.append((predicted_ms(options, axis, ranks, *cluster, device), 1e3 * statistics.median(steps)))
     return row_of(row, pairs)
 
 
@@ -206,7 +248,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--row", type=lambda text: text.split(","), default=ROWS)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file")
     options = parser.parse_args()
     options.build = options.build.resolve()

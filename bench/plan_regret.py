@@ -3,13 +3,13 @@
 """The regret of `lockstep plan auto`: every runnable plan of a small GPT on 4 ranks of this machine is trained, and the step of
 the plan that the search finds stands beside the fastest one.
 
-    bench/plan_regret.py --build build [--ranks 4] [--batch 8] [--every 1] [--steps 12] [--rounds 5] [--json FILE]
+    bench/plan_regret.py --build build [--ranks 4] [--batch 4] [--every 1] [--steps 8] [--rounds 15] [--json FILE]
 
-Each plan is trained once; then the ten fastest and the search's take turns, `--rounds` times, and their steps are medians over
+Each plan is trained once; then the thirty fastest and the search's take turns, `--rounds` times, and their steps are medians over
 rounds. A plan is printed with its step, the prediction, the regret (its step over the fastest) and the memory of the largest
 rank: its peak resident set, above that of a rank that trains a GPT of one narrow layer, beside the prediction. What training
 refuses is counted. The device and the link are measured first, as in compare_sim.py. With `--every N` only each Nth plan is
-trained, and the search's. Run it on a machine that does nothing else: with --every 1 it takes some hours.
+trained, and the search's. Run it on a machine that does nothing else: with --every 1 it takes half an hour.
 """
 
 import argparse
@@ -22,12 +22,12 @@ import subprocess
 import sys
 import tempfile
 
-from compare_sim import DATA, cluster_of, device_of, link_cluster, run, seconds_of
+from compare_sim import cluster_of, device_of, link_cluster, run, seconds_of, short_text
 from link import Refused, link_of
 from pages import write_rows
 
 AIM = 0.05  # of the regret
-FINALISTS = 10
+FINALISTS = 30
 VOCABULARY = 256  # of bytes
 HEAD = ("| plan | step ms | predicted ms | error | regret | peak MB | predicted MB |\n|---|---|---|---|---|---|---|")
 NARROW = {"layers": 1, "dim": 8, "heads": 1, "context": 8}
@@ -76,7 +76,7 @@ def train(options, shape, folder, *more):
     """(median step in ms, bytes of the largest rank's peak resident set)"""
     log = folder / "log"
     log.unlink(missing_ok=True)
-    command = [options.build / "lockstep", "run", "-n", options.ranks, options.build / "programs" / "train_gpt", "--data", DATA,
+    command = [options.build / "lockstep", "run", "-n", options.ranks, options.build / "programs" / "train_gpt", "--data", folder / "text",
                *flags(shape), "--steps", options.steps, "--eval-every", 0, "--clip", 0, "--log", log, *more]
     with tempfile.TemporaryFile(mode="w+") as said:
         process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
@@ -147,16 +147,18 @@ def verdict(row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
-    for name, value in (("ranks", 4), ("batch", 8), ("layers", 4), ("dim", 128), ("heads", 4), ("context", 64), ("every", 1),
-                        ("steps", 12), ("rounds", 5)):
+    for name, value in (("ranks", 4), ("batch", 4), ("layers", 2), ("dim", 256), ("heads", 8), ("context", 64), ("every", 1),
+                        ("steps", 8), ("rounds", 15)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file")
     options = parser.parse_args()
     options.build = options.build.resolve()
     with tempfile.TemporaryDirectory(prefix="lockstep-plan-regret-") as name, link_of("shm") as link:
         folder = pathlib.Path(name)
+        short_text(folder)
         cluster, cores = cluster_of(options.ranks, link_cluster(options, link, folder), False)
-        plans = every_plan(options, folder, cluster, cores, device_of(options, folder, options.ranks))
+        device = device_of(options, folder, options.ranks, options.batch * options.context, options.dim, options.context)
+        plans = every_plan(options, folder, cluster, cores, device)
         print(f"{len(plans) - 1} plans and the search's on {cluster}, {cores} cores", flush=True)
         base = train(options, NARROW, folder, "--batch", 1)[1]
         rows, refused = measure_all(options, folder, plans, base)

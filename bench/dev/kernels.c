@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times the fast kernels on the shapes of a small GPT, on one thread: median thread CPU time of
  * several runs, one line a kernel. Copies of it that run at the same time show what the ranks of a
- * host get.
+ * host get. With `cold` above 0 that many bytes are written before each run of a kernel that memory
+ * limits, so that operands come from beyond the caches that hold less, as in training. Products run
+ * one after another, as there: a processor that rests between them is faster.
  *
- *     build/bench/dev/kernels [rows dim context]      rows = batch * context
+ *     build/bench/dev/kernels [rows dim context cold]      rows = batch * context
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "kernel/kernels.h"
@@ -20,6 +23,8 @@ typedef struct bench {
     float *x, *y, *z, *w, *out, *out2;
     int64_t *index;
     void *workspace;
+    float *cold;
+    int64_t cold_bytes;
 } bench;
 
 static double thread_seconds(void)
@@ -42,6 +47,9 @@ static float *floats(int64_t count)
     do {                                                                                           \
         double took[REPEATS];                                                                      \
         for (int repeat = 0; repeat < REPEATS; repeat++) {                                         \
+            if ((flops) == 0) {                                                                    \
+                memset((b)->cold, repeat, (size_t)(b)->cold_bytes);                                \
+            }                                                                                      \
             double start = thread_seconds();                                                       \
             call;                                                                                  \
             took[repeat] = thread_seconds() - start;                                               \
@@ -189,9 +197,11 @@ int main(int argc, char **argv)
     int64_t most = b.rows * (4 * b.dim + b.vocab) + 16 * b.dim * b.dim;
     b.x = floats(most), b.y = floats(most), b.z = floats(most), b.w = floats(most);
     b.out = floats(most), b.out2 = floats(most), b.workspace = floats(1 << 24);
+    b.cold_bytes = argument(argc, argv, 4, 0);
+    b.cold = floats(b.cold_bytes / 4 + 1);
     b.index = malloc((size_t)b.rows * 8);
     if (b.x == NULL || b.y == NULL || b.z == NULL || b.w == NULL || b.out == NULL ||
-        b.out2 == NULL || b.workspace == NULL || b.index == NULL) {
+        b.out2 == NULL || b.workspace == NULL || b.index == NULL || b.cold == NULL) {
         return 1;
     }
     for (int64_t i = 0; i < b.rows; i++) {

@@ -17,6 +17,7 @@ qkv forward                             100.0 us     78.6 GF/s
 qkv dX                                  200.0 us     39.3 GF/s
 ff2 dW                                  400.0 us     26.2 GF/s
 attention forward                        50.0 us     10.0 GF/s
+attention backward                      130.0 us     10.0 GF/s
 gelu erf forward                        800.0 us
 gelu erf backward                      1200.0 us
 add [rows,dim]                          300.0 us
@@ -31,11 +32,14 @@ AdamW [rows*4dim]                      2800.0 us
 def the_device_is_what_kernels_of_another_network_took():
     """Of the slowest of copies that ran at the same time. An element of [rows,dim] takes 100 us each time it is read or written."""
     slower = re.sub(r"(\d+\.\d) us", lambda found: f"{3 * float(found[1]):.1f} us", KERNELS)
-    lines = compare_sim.device_text([KERNELS], 1024, 128).splitlines()
-    assert lines[0] == "1007.640gflop" and lines[1] == "5.243gbyte", lines
-    assert lines[2:] == ["matmul 1024 384 128 100.000us", "matmul 1024 128 384 200.000us", "matmul 128 512 1024 400.000us"], lines
-    lines = compare_sim.device_text([KERNELS, slower], 1024, 128).splitlines()
-    assert lines[1:3] == ["1.748gbyte", "matmul 1024 384 128 300.000us"], lines
+    lines = compare_sim.device_text([(1024, compare_sim.slowest([KERNELS]))], 128, 64).splitlines()
+    assert lines[:3] == ["1007.640gflop", "5.243gbyte", "attention 4096 64 32 60.000us"], lines
+    assert lines[3:] == ["matmul 1024 384 128 100.000us", "matmul 1024 128 384 200.000us", "matmul 128 512 1024 400.000us"], lines
+    fast = compare_sim.slowest([KERNELS])
+    lines = compare_sim.device_text([(1024, compare_sim.slowest([KERNELS, slower])), (256, fast)], 128, 64).splitlines()
+    assert lines[1:5] == ["1.748gbyte", "attention 4096 64 32 180.000us", "attention 1024 64 32 60.000us",
+                          "matmul 1024 384 128 300.000us"], lines
+    assert lines[7:] == ["matmul 256 384 128 100.000us", "matmul 256 128 384 200.000us", "matmul 128 512 256 400.000us"], lines
     assert compare_sim.MODEL["dim"] // 2 == 128, "products of the network that is judged calibrate nothing"
 
 
