@@ -108,6 +108,16 @@ def what_the_build_needs_is_asked_for():
     none_of(wanted - asked - {"libc6-dev", "libomp-dev", "libzstd-dev"}, "not in Build-Depends")
 
 
+@test
+def the_development_package_brings_what_its_pkg_config_file_requires():
+    """pkg-config reads the files of those packages for `--cflags`, too; MPI's are for plug-ins alone."""
+    needed = set(re.findall(r"^ ([\w.+-]+-dev),$", (SOURCE / "debian/control").read_text().split("\n\n")[0], re.MULTILINE))
+    assert "libjansson-dev" in needed, needed
+    needed.add("libzstd-dev")  # libcrypto.pc of Debian 13 says -lzstd for a static link, and libssl-dev does not bring it
+    none_of(needed - set(re.findall(r"[\w.+-]+-dev", packages()["liblockstep-dev"].split("Depends:")[1])),
+            "not in Depends of liblockstep-dev")
+
+
 def built():
     """Builds the packages in a copy; the folder that has them."""
     for tool in ("dpkg-buildpackage", "dh", "dh_python3", "lintian"):
