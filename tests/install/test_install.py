@@ -182,6 +182,19 @@ def a_program_is_built_with_cmake_and_runs():
 
 
 @test
+def cmake_finds_the_headers_through_a_link_to_the_folder_of_libraries():
+    """As where /lib is a link to /usr/lib, and /bin comes before /usr/bin in PATH."""
+    if shutil.which("cmake") is None:
+        raise Skip("no cmake (apt-get install cmake)")
+    root = pathlib.Path(SCRATCH.name) / "merged"
+    root.mkdir()
+    (root / "lib").symlink_to(prefix() / "lib")
+    command("cmake", "-S", OUTSIDE, "-B", root / "build", f"-DCMAKE_PREFIX_PATH={root}", env=PLAIN)
+    command("cmake", "--build", root / "build", env=PLAIN)
+    run_outside(root / "build/outside")
+
+
+@test
 def cmake_refuses_another_minor_version():
     if shutil.which("cmake") is None:
         raise Skip("no cmake (apt-get install cmake)")
