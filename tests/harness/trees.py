@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources as a whole: their files, a copy for tests that build elsewhere, their version and options."""
+"""The sources as a whole: their files, a copy for tests that build elsewhere, their version and options. And an installation."""
 
+import fcntl
 import pathlib
 import re
 import shutil
 import subprocess
 
-from tap import SOURCE
+from tap import BUILD, SOURCE, command
 
 VERSION = re.search(r"version: '([\d.]+)'", (SOURCE / "meson.build").read_text())[1]
 
@@ -33,3 +34,12 @@ def copy_of_the_sources(folder):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(SOURCE / name, folder / name)
     return folder
+
+
+def install_below(root):
+    """Meson's list of what it has installed. A build has one, that of its last installation: tests take turns."""
+    logs = BUILD / "meson-logs"
+    with open(logs / "turn-to-install", "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", root)
+        return (logs / "install-log.txt").read_text()

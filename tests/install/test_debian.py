@@ -14,8 +14,8 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
-from tap import BUILD, SOURCE, Skip, command, none_of, run, test
-from trees import VERSION, build_options, copy_of_the_sources
+from tap import SOURCE, Skip, command, none_of, run, test
+from trees import VERSION, build_options, copy_of_the_sources, install_below
 
 LONG = os.environ.get("TEST_LONG") is not None
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-debian-")
@@ -38,7 +38,7 @@ def installed():
     """Every file, as one that is set up with the prefix /usr would be named."""
     root = pathlib.Path(SCRATCH.name) / "root"
     if not root.exists():
-        command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", root)
+        install_below(root)
     prefix = next(root.rglob("bin/lockstep")).parent.parent
     libraries = next(prefix.rglob("liblockstep.so")).parent.relative_to(prefix)
     for path in prefix.rglob("*"):

@@ -15,10 +15,12 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from printed import commands, ddp_listing, exports, listings
 from sentences import says
 from tap import BUILD, SOURCE, Skip, command, none_of, run, test
+from trees import install_below
 
 OUTSIDE = SOURCE / "tests/install/outside"
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-install-")
 ROOT = pathlib.Path(SCRATCH.name) / "root"
+LOG = pathlib.Path(SCRATCH.name) / "build/meson-logs/install-log.txt"  # a build folder as `make uninstall` reads it
 EXPECTED = "rank 0 of 1: 1 2 3\n"
 # As a program started by hand: no job's variables.
 PLAIN = {name: value for name, value in os.environ.items()
@@ -53,7 +55,8 @@ def run_outside(program):
 @test
 def meson_installs_into_a_scratch_root():
     """Stripped as by `make install`."""
-    command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", ROOT)
+    LOG.parent.mkdir(parents=True)
+    LOG.write_text(install_below(ROOT))
     code = command(SOURCE / "scripts/installed", BUILD, "--code").split()
     command("strip", "--strip-debug", *(f"{ROOT}{path}" for path in code))
     told = command("make", "-n", "install", f"BUILD={BUILD}", cwd=SOURCE)
@@ -441,7 +444,7 @@ def any_target_alone_builds_in_a_fresh_folder():
 
 
 def uninstall(*settings, status=0):
-    done = subprocess.run(["make", "--no-print-directory", "uninstall", f"BUILD={BUILD}", *settings], cwd=SOURCE, text=True,
+    done = subprocess.run(["make", "--no-print-directory", "uninstall", f"BUILD={LOG.parents[1]}", *settings], cwd=SOURCE, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert (done.returncode == 0) == (status == 0), done.stdout
     return done.stdout
