@@ -451,6 +451,19 @@ def uninstall(*settings, status=0):
 
 
 @test
+def a_prefix_is_removed_if_the_installation_made_it():
+    build, there = pathlib.Path(SCRATCH.name) / "small", pathlib.Path(SCRATCH.name) / "prefix"
+    log = build / "meson-logs/install-log.txt"
+    log.parent.mkdir(parents=True)
+    for made in ([there / "bin", there], []):
+        (there / "bin").mkdir(parents=True)
+        (there / "bin/lockstep").touch()
+        log.write_text("\n".join(map(str, ["# a comment", there / "bin/lockstep", *made])))
+        command(SOURCE / "scripts/uninstall", build, there)
+        assert there.exists() == (not made) and not (there / "bin").exists(), made
+
+
+@test
 def what_was_installed_is_removed_and_nothing_else():
     """The last test: it takes the installation of the others away."""
     where = f"/{prefix().relative_to(ROOT)}"
