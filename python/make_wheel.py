@@ -161,7 +161,7 @@ def _check_needed(*files):
                      "its static library (Debian: libssl-dev) and build again")
 
 
-def build_binary_wheel(folder, build=ROOT / "build" / "wheel"):
+def build_binary_wheel(folder, build):
     """A wheel with the library and the command; its name."""
     _compile(build)
     jansson = pathlib.Path(_asked("pkg-config", "--variable=libdir", "jansson")) / JANSSON
@@ -176,5 +176,5 @@ def build_binary_wheel(folder, build=ROOT / "build" / "wheel"):
 
 
 if __name__ == "__main__":
-    target = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build")
-    print(target / build_binary_wheel(target))
+    target = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build").resolve()
+    print(target / build_binary_wheel(target, target / "wheel"))

@@ -73,6 +73,18 @@ def the_source_archive_has_its_notes():
     assert text.startswith("Metadata-Version: ") and f"\nVersion: {make_wheel._version()}\n" in text
 
 
+@test
+def the_library_of_the_wheel_is_built_below_the_folder_that_is_given():
+    """The sources may belong to another user."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-wheel-") as folder:
+        meson = pathlib.Path(folder) / "meson"
+        meson.write_text('#!/bin/sh\necho "$2"\nexit 1\n')
+        meson.chmod(0o755)
+        done = subprocess.run([sys.executable, SOURCE / "python/make_wheel.py", "out"], cwd=folder, text=True, capture_output=True,
+                              env=dict(clean(), PATH=f"{folder}:{os.environ['PATH']}"))
+        assert done.stdout == f"{folder}/out/wheel\n", (done.stdout, done.stderr)
+
+
 @functools.lru_cache(None)
 def wheel():
     """The file, built once; its folder goes with this process."""
