@@ -17,7 +17,10 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
-import numpy
+try:
+    import numpy
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("lockstep.numpy needs NumPy: pip install numpy", name="numpy") from missing
 
 from . import _core
 from ._core import Group, library, make_error

@@ -38,6 +38,14 @@ def a_library_that_is_not_there_is_named_with_what_was_tried():
 
 
 @test
+def a_python_without_numpy_or_torch_is_told_what_to_install():
+    for module, said in (("numpy", "lockstep.numpy needs NumPy: pip install numpy"),
+                         ("torch", "lockstep.torch needs PyTorch: pip install torch")):
+        text = ask(f"import sys; sys.modules['{module}'] = None; import lockstep.{module}")
+        assert f"ModuleNotFoundError: {said}\n" in text, text
+
+
+@test
 def a_library_of_another_version_is_refused():
     code = ("import lockstep._library as l; l.__version__ = '7.3.0'\n"
             "import lockstep; lockstep.init()")

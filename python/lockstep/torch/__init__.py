@@ -81,7 +81,10 @@ def _let_join_wait():
 def register() -> None:
     """Makes "lockstep" known to torch.distributed; more than once does nothing."""
     global _registered
-    import torch.distributed as dist
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError("lockstep.torch needs PyTorch: pip install torch", name="torch") from missing
     if _registered or not dist.is_available():
         return
     _registered = True
