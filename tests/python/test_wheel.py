@@ -101,7 +101,7 @@ def run_on_two(bin, text, folder):
     program.write_text(text)
     done = subprocess.run([bin / "lockstep", "run", "-n", "2", program.name], text=True, cwd=folder, timeout=120,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          env=dict(clean(), LOCKSTEP_PYTHON=str(bin / "python"), PYTHONWARNINGS="ignore"))
+                          env=dict(clean(), PYTHONWARNINGS="ignore"))
     assert done.returncode == 0, done.stdout
     return done.stdout
 
