@@ -84,7 +84,10 @@ static int become(const char *program, char **argv)
             return execute(self, path, argv);
         }
     }
-    fprintf(stderr, "lockstep: \"%s\" is missing; install Lockstep again\n", path);
+    fprintf(stderr,
+            "lockstep: \"%s\" is missing; install Lockstep again, not as a wheel, which has no "
+            "programs that train\n",
+            path);
     return 1;
 }
 

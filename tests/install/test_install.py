@@ -381,7 +381,7 @@ def an_installation_without_a_program_says_so():
     said = installed("train", "bert", cwd=work_folder(), status=1)
     missing.with_name("away").rename(missing)
     assert 'train_bert"' in said, said
-    says(said, 'lockstep: "%s" is missing; install Lockstep again')
+    says(said, 'lockstep: "%s" is missing; install Lockstep again, not as a wheel, which has no programs that train')
 
 
 @test

@@ -15,7 +15,7 @@ import zipfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 from jobs import BUILD, LONG, SOURCE, pythons_with, skipped
-from tap import Skip, run, test
+from tap import Skip, none_of, run, test
 
 sys.path[:0] = [str(SOURCE / "python")]
 import make_wheel
@@ -118,7 +118,11 @@ if LONG:
             said = subprocess.run([bin / "lockstep", "version"], check=True, text=True, capture_output=True,
                                   env=clean()).stdout
             assert make_wheel._version() in said, said
+            done = subprocess.run([bin / "lockstep", "train", "gpt"], text=True, capture_output=True, env=clean())
+            assert done.returncode == 1 and "not as a wheel, which has no programs that train" in done.stderr, done
             subprocess.run([bin / "pip", "check"], check=True, env=clean())
+            subprocess.run([bin / "pip", "uninstall", "-q", "-y", "lockstep"], check=True, env=clean())
+            none_of(pathlib.Path(folder, "venv").rglob("*lockstep*"), "left behind")
 
     @test
     def the_wheel_has_the_licences_of_what_is_in_it():
