@@ -33,7 +33,7 @@ def recipe():
         "variant": lambda name, default, description: notes.variants.update({name: default}),
         "depends_on": lambda spec, **more: notes.depends.append((spec, more.get("when")))}
     modules = {"spack": types.ModuleType("spack"), "spack.package": types.ModuleType("spack.package")}
-    vars(modules["spack.package"]).update(directives)
+    vars(modules["spack.package"]).update(directives, EnvironmentModifications=object)
     name = ""
     for part in ("spack_repo", "builtin", "build_systems", "meson"):
         name += f".{part}" if name else part
@@ -68,15 +68,19 @@ def the_recipe_asks_for_the_versions_of_the_build():
     wanted = {"meson": re.search(r"meson_version: '>=([\d.]+)'", build)[1]}
     for name, least in re.findall(r"dependency\('([\w-]+)', version: '>=([\d.]+)'", build):
         wanted[{"libcrypto": "openssl", "libpcre2-8": "pcre2", "libutf8proc": "utf8proc"}.get(name, name)] = least
+    wanted["utf8proc"] = "2.7"  # earlier ones have no file for pkg-config where CMake builds them, as Spack does
     # openssl is both, hashes and, for TLS, a later one.
     asked = [spec.split(" ")[0].rstrip(":") for spec, _ in recipe().depends]
     none_of((f"{name}@{least}:" for name, least in wanted.items() if f"{name}@{least}" not in asked), "not in the recipe")
     assert "openssl@1.1.0" in asked, asked
+    assert ("utf8proc@2.7: +shared", "+utf8proc") in recipe().depends, recipe().depends  # else its symbols are exported by ours
 
 
 @test
 def the_recipe_takes_this_repository():
-    assert recipe().package.git == SOURCE.as_uri(), recipe().package.git
+    package = recipe().package
+    assert package.git == SOURCE.as_uri(), package.git
+    assert package.homepage == package.git, package.homepage  # `spack audit packages-https` fails without one
     assert "namespace: lockstep" in (RECIPE.parents[2] / "repo.yaml").read_text()
 
 

@@ -13,7 +13,7 @@ class Lockstep(MesonPackage):
     and tensor parallelism, automatic differentiation, optimizers, checkpoints, and the command that
     starts the processes of a job."""
 
-    git = pathlib.Path(__file__).resolve().parents[6].as_uri()
+    homepage = git = pathlib.Path(__file__).resolve().parents[6].as_uri()
 
     license("Apache-2.0")
 
@@ -40,7 +40,8 @@ class Lockstep(MesonPackage):
     depends_on("onednn@2: cpu_runtime=omp", when="+onednn")
     depends_on("pcre2@10.30:", when="+pcre2")
     depends_on("zlib-api", when="+zlib")
-    depends_on("utf8proc@2.5:", when="+utf8proc")
+    # Built by CMake, as Spack does, it has a file for pkg-config from 2.7 on. Its default is static.
+    depends_on("utf8proc@2.7: +shared", when="+utf8proc")
     depends_on("mpi", when="+mpi")
     depends_on("cuda@12:", when="+cuda", type=("build", "run"))
 
@@ -58,7 +59,7 @@ class Lockstep(MesonPackage):
         # mpi=enabled asks for Open MPI and MPICH; here one of them is there.
         return [*(given(name, "enabled") for name in features), given("mpi", "auto"), "-Dtests=false"]
 
-    def setup_run_environment(self, env):
+    def setup_run_environment(self, env: EnvironmentModifications) -> None:
         # The plug-in loads cuBLASLt when the device is used.
         if self.spec.satisfies("+cuda"):
             env.prepend_path("LD_LIBRARY_PATH", self.spec["cuda"].prefix.lib64)
