@@ -144,10 +144,8 @@ ls_status ls__nccl_describe(ls_backend_capabilities *out, char *error)
         return status;
     }
     const uint32_t kinds = (1u << (LS_BACKEND_SCATTER_V + 1)) - 1;
-    /* NCCL matches messages by the order of calls, and the library by tags: a communicator for each
-     * pair and direction would be needed. It has no scans, and 4 is the barrier. */
-    const uint32_t lacks = 1u << 4 | 1u << LS_BACKEND_SEND | 1u << LS_BACKEND_RECV |
-                           1u << LS_BACKEND_SCAN | 1u << LS_BACKEND_EXSCAN;
+    /* It has no scans, and 4 is the barrier. */
+    const uint32_t lacks = 1u << 4 | 1u << LS_BACKEND_SCAN | 1u << LS_BACKEND_EXSCAN;
     out->flags =
         LS_BACKEND_ABORTABLE | LS_BACKEND_REGISTERED | LS_BACKEND_STREAMS | LS_BACKEND_SCALES;
     out->memory = LS_BACKEND_DEVICE;

@@ -6,11 +6,27 @@
 #include <stdlib.h>
 #include <time.h>
 
+/* NCCL runs the messages of a communicator one after the other, and matches them by that order. The
+ * library starts those of one way in the same order on both sides; two that cross would wait for
+ * each other. */
+static ls_status take_way(ls__nccl_group *g, ls_backend_kind kind, char *error)
+{
+    pthread_mutex_lock(&g->lock);
+    g->way = g->has_way ? g->way : kind;
+    g->has_way = true;
+    const bool fits = g->ranks == 2 && g->way == kind;
+    pthread_mutex_unlock(&g->lock);
+    return fits ? LS_OK
+                : ls__nccl_fail(LS_ERR_UNSUPPORTED, error,
+                                "messages of NCCL go one way over a group of two ranks; make a "
+                                "group for each pair and direction, or use one of backend "
+                                "\"native\"");
+}
+
 ls_status ls__nccl_accepts(void *group, ls_backend_kind kind, const void *input, const void *output,
                            char *error)
 {
     const void *const buffer[2] = {input, output};
-    (void)group;
     for (int i = 0; i < 2; i++) {
         unsigned type = 0, managed = 0;
         const ls__cuda_pointer at = (ls__cuda_pointer)buffer[i];
@@ -25,6 +41,9 @@ ls_status ls__nccl_accepts(void *group, ls_backend_kind kind, const void *input,
                                  "ls_group_alloc, or use a group of backend \"native\"",
                                  i == 0 ? "input" : "output");
         }
+    }
+    if (kind == LS_BACKEND_SEND || kind == LS_BACKEND_RECV) {
+        return take_way(group, kind, error);
     }
     return input == NULL || input != output ||
                    (kind != LS_BACKEND_ALL_TO_ALL && kind != LS_BACKEND_ALL_TO_ALL_V)

@@ -234,6 +234,12 @@ static ls_status single(const launch *l, int op)
     case LS_BACKEND_ALL_GATHER:
         return settle(l, CALL(l, "ncclAllGather",
                               ls__nccl.all_gather(in, out, bytes, LS__NCCL_INT8, l->comm, stream)));
+    case LS_BACKEND_SEND:
+        return settle(l, CALL(l, "ncclSend",
+                              ls__nccl.send(in, bytes, LS__NCCL_INT8, o->root, l->comm, stream)));
+    case LS_BACKEND_RECV:
+        return settle(l, CALL(l, "ncclRecv",
+                              ls__nccl.recv(out, bytes, LS__NCCL_INT8, o->root, l->comm, stream)));
     default:
         return settle(
             l, CALL(l, "ncclBroadcast",
@@ -245,7 +251,7 @@ static bool is_single(ls_backend_kind kind)
 {
     return kind == LS_BACKEND_ALL_REDUCE || kind == LS_BACKEND_REDUCE_SCATTER ||
            kind == LS_BACKEND_REDUCE || kind == LS_BACKEND_ALL_GATHER ||
-           kind == LS_BACKEND_BROADCAST;
+           kind == LS_BACKEND_BROADCAST || kind == LS_BACKEND_SEND || kind == LS_BACKEND_RECV;
 }
 
 static bool reduces(ls_backend_kind kind)

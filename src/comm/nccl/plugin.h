@@ -104,6 +104,8 @@ typedef struct ls__nccl_group {
     _Atomic bool aborted;          /* ncclCommAbort has returned, or there was nothing to abort */
     _Atomic bool dead;             /* it is being aborted: no request goes on; set under lock */
     bool closing;                  /* lock: the driver frees the group, unless it is dead */
+    bool has_way;                  /* lock: it has been asked for a message, which this rank … */
+    ls_backend_kind way;           /* … sends or receives */
     _Atomic(const char *) calling; /* what the driver is in */
     char error[LS_BACKEND_ERROR_MAX];
     pthread_mutex_t call; /* of who calls NCCL with this communicator */

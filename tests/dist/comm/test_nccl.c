@@ -14,6 +14,7 @@
 #include "says.h"
 
 enum { COUNT = 3000 };
+#define TIMEOUT_MS 1500
 
 /* ---- operations ---------------------------------------------------------------------------- */
 
@@ -143,6 +144,62 @@ DIST_TEST(the_host_does_not_wait_for_the_data, 2)
     CHECK_INT(atomic_load(&come), 1);
 }
 
+/* Sent in one order and received in another, by tags; in the streams of both ranks. */
+DIST_TEST(messages_go_one_way_over_a_group_of_two, 2)
+{
+    enum { MESSAGES = 6 };
+    static kernel kernels[MESSAGES];
+    use_fakes();
+    ls_group *one_way = group_over_nccl("one way");
+    ls_stream *stream = new_stream();
+    ls_work *work[MESSAGES];
+    const bool sends = ls_rank() == 0;
+    const ls_collective_options *options = LS_OPTIONS(ls_collective_options, .stream = stream);
+    for (int i = 0; i < MESSAGES; i++) {
+        const int tag = sends ? i : (i * 5 + 2) % MESSAGES;
+        kernel *k = &kernels[i];
+        *k = (kernel){.at = device_memory(COUNT * sizeof(float)), .value = (float)(100 * tag)};
+        if (sends) {
+            CHECK_INT(cuda.launch(stream, write_all, k), 0);
+            CHECK_OK(ls_send(one_way, k->at, COUNT, LS_FLOAT32, 1, tag, options, &work[i]));
+        } else {
+            CHECK_OK(ls_recv(one_way, k->at, COUNT, LS_FLOAT32, 0, tag, options, &work[i]));
+        }
+    }
+    for (int i = 0; i < MESSAGES; i++) {
+        CHECK_OK(ls_work_wait_stream(work[i], stream));
+        CHECK_INT(cuda.launch(stream, read_ends, &kernels[i]), 0);
+    }
+    CHECK_INT(cuda.synchronize(stream), 0);
+    for (int i = 0; i < MESSAGES; i++) {
+        const kernel *k = &kernels[i];
+        CHECK(k->seen[0] == k->value && k->seen[1] == k->value + COUNT - 1);
+    }
+    float *x = kernels[0].at;
+    CHECK_STATUS(sends ? ls_recv(one_way, x, 1, LS_FLOAT32, 1, 0, NULL, NULL)
+                       : ls_send(one_way, x, 1, LS_FLOAT32, 0, 0, NULL, NULL),
+                 LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(),
+               "messages of NCCL go one way over a group of two ranks; make a group for each pair "
+               "and direction, or use one of backend \"native\"");
+    CHECK_OK(ls_group_free(one_way));
+}
+
+DIST_TEST(a_message_whose_peer_does_not_come_ends_at_the_deadline, 2)
+{
+    use_fakes();
+    setenv("FAKE_NCCL_FAULT", "hang:1:1", 1);
+    ls_group *one_way = group_over_nccl("one way");
+    float *x = device_memory(COUNT * sizeof *x);
+    const ls_collective_options *options =
+        LS_OPTIONS(ls_collective_options, .timeout_ms = TIMEOUT_MS);
+    const double begin = ls_time();
+    CHECK(ls_rank() == 0 ? ls_send(one_way, x, COUNT, LS_FLOAT32, 1, 7, options, NULL) < 0
+                         : ls_recv(one_way, x, COUNT, LS_FLOAT32, 0, 7, options, NULL) < 0);
+    CHECK(ls_time() - begin < TIMEOUT_MS * 1e-3 + 5 * TEST_SLOWER);
+    CHECK_CONTAINS(ls_error_message(), "group \"one way\"");
+}
+
 DIST_TEST(memory_is_registered_once_and_zero, 2)
 {
     int (*enrolled)(void) = NULL;
@@ -189,7 +246,7 @@ DIST_TEST(what_the_device_cannot_do_is_refused_at_the_call, 2)
     CHECK_SAYS(ls_error_message(),
                "%s on group \"%s\": backend \"%s\" has memory of a device only, and this needs the "
                "host's; use a group of backend \"native\"");
-    CHECK_STATUS(ls_send(nccl, x, 1, LS_FLOAT32, 1 - ls_rank(), 0, NULL, NULL), LS_ERR_UNSUPPORTED);
+    CHECK_STATUS(ls_scan(nccl, x, x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_UNSUPPORTED);
     CHECK_OK(ls_barrier(ls_world(), NULL, &work));
     CHECK_STATUS(ls_work_wait_stream(work, new_stream()), LS_ERR_UNSUPPORTED);
     CHECK_OK(ls_work_wait_stream(work, NULL)); /* as ls_work_wait */
@@ -249,8 +306,6 @@ TEST(what_is_missing_of_cuda_and_nccl_is_named_with_what_to_install)
 }
 
 /* ---- failures ------------------------------------------------------------------------------ */
-
-#define TIMEOUT_MS 1500
 
 static ls_status sum(ls_group *group, float *x)
 {
