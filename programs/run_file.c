@@ -44,7 +44,7 @@ static const struct {
     {LEFT_OUT,
      "|mesh|sequence|schedule|micro-batches|cut|replicas|plan|profile|chunks|vertical-sync|"
      "recompute|padded|bucket-bytes|top-k|init|export|save|resume|log|tensorboard|log-losses|"
-     "server|log-replay|replay|workers|device|"},
+     "server|log-replay|replay|workers|device|backend|"},
 };
 #define OF_DATA                                                                                    \
     "|data|held-out|tokenizer|format|context|mask-share|crop-padding|flip|normalise|seed|"

@@ -255,6 +255,13 @@ static ls_group *shard_group_of(const trainer *t)
     return own;
 }
 
+/* NULL: that of the device. Hooks compute on the host. */
+static const char *backend_of(const trainer_options *s)
+{
+    const bool native = strcmp(ls_group_backend(ls_world()), "native") == 0;
+    return s->backend == NULL && trainer_has_hook(s) && native ? "native" : s->backend;
+}
+
 /* Stages that are nowhere else have no rank to average with, and a replay of them averages itself;
  * with --replicas the wrapper knows how many micro-batches the mean is over. */
 static void wrap(trainer *t)
@@ -276,7 +283,8 @@ static void wrap(trainer *t)
                                    .bucket_bytes = s->bucket_bytes < 0 ? LS_BUCKET_BYTES_AUTO
                                                                        : (size_t)s->bucket_bytes,
                                    .shards = shards_of(s), .batch_axes = t->ranks.batch_axes,
-                                   .zero = (int)s->zero, .shard_group = within));
+                                   .zero = (int)s->zero, .shard_group = within,
+                                   .backend = backend_of(s)));
     LS_CHECK(ls_module_status(t->net));
     must(ls_group_free(within));
     if (trainer_has_hook(s)) {
@@ -524,6 +532,9 @@ void trainer_introduce(const trainer *t, const char *model, const char *units)
         (void)printf(replicas > 1 ? "gradients are sent by --comm %s\n"
                                   : "one rank sends no gradients: --comm %s changes nothing\n",
                      t->set->comm);
+    }
+    if (strcmp(ls_ddp_backend(t->net), ls_group_backend(ls_world())) != 0) {
+        (void)printf("gradients are averaged by %s\n", ls_ddp_backend(t->net));
     }
     local_introduce(t);
     cli_flush(stdout);

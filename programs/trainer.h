@@ -49,7 +49,8 @@ typedef struct trainer_options {
     int64_t accum_so_far; /* micro-batches in a step of the run that goes on; 0: unknown, or a new
                              run */
     bool recompute, vertical_sync, sequence;
-    const char *device; /* NULL: the processor */
+    const char *device;  /* NULL: the processor */
+    const char *backend; /* of gradients; NULL: that of the device */
     const char *profile, *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
     run_file *run;  /* all flags */
     bool described; /* the folder of --resume says the flags of its run */

@@ -269,6 +269,19 @@ static int check_written(const cli_command *command)
 
 /* ---- reading them ---------------------------------------------------------------------------- */
 
+static void add_devices(cli_command *command, cli_option *all, trainer_options *o)
+{
+    const cli_option table[] = {
+        {"device", CLI_TEXT, &o->device, .value_name = "NAME", .fallback = "cpu",
+         .help =
+             "where to compute: cpu, or cuda for the GPU with the number of the rank on its host"},
+        {"backend", CLI_TEXT, &o->backend, .value_name = "NAME",
+         .help = "what averages gradients: native, through the host, or nccl, on the GPUs; without "
+                 "it nccl with --device cuda where it is installed"},
+    };
+    add(command, all, table, (int)(sizeof table / sizeof table[0]));
+}
+
 /* The command's own options, those that all have, and those of a pipeline. */
 static void read_tables(const cli_command *own, const cli_option *shared, int count,
                         trainer_options *o, int argc, char **argv)
@@ -279,6 +292,7 @@ static void read_tables(const cli_command *own, const cli_option *shared, int co
     command.ranked = true;
     add(&command, all, own->options, own->count);
     add(&command, all, shared, count);
+    add_devices(&command, all, o);
     add_pipeline(&command, all, o);
     add_zero(&command, all, o);
     add_local(&command, all, o);
@@ -333,9 +347,6 @@ void trainer_read_options(const cli_command *own, trainer_options *o, int argc, 
          .help = "largest norm of the gradient; 0: no limit"},
         {"dtype", CLI_CHOICE, &o->dtype, .choices = "float32|bf16",
          .help = "bf16: products in bfloat16, weights in float32"},
-        {"device", CLI_TEXT, &o->device, .value_name = "NAME", .fallback = "cpu",
-         .help =
-             "where to compute: cpu, or cuda for the GPU with the number of the rank on its host"},
         {"seed", CLI_COUNT, &o->seed, .low = 0, .high = 9e15,
          .help = "seed of weights, order and dropout"},
         {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = -1, .high = 1e12,

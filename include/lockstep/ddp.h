@@ -17,8 +17,8 @@
  * Parameters that only some ranks have alike, as the experts of a mixture, are placed in a group of
  * their own (ls_ddp_options.place); the group given to ls_ddp_new has all of their ranks.
  *
- * A module on a device (lockstep.h) takes a group of the backend of its memory, "nccl" for "cuda",
- * to have its gradients averaged there, in streams; over other groups they pass through the host.
+ * Gradients of a module on a device (lockstep.h) are averaged there, in streams, by the backend of
+ * its memory: "nccl" for "cuda" (ls_ddp_options.backend). Over others they pass through the host.
  *
  * The first synchronised backward moves gradients and parameters once, into memory in the order in
  * which gradients become ready, so do not keep a pointer from ls_data of a parameter across it.
@@ -86,6 +86,14 @@ typedef struct ls_ddp_options {
      * shown). All ranks give the same. Default NULL: "ddp", and "ddp 2", "ddp 3", … of further
      * wrappers over the same group */
     const char *name;
+    /* What moves gradients: the backend of the groups that the wrapper makes, as that of
+     * ls_group_options; what the program exchanges over its own group is not concerned. All ranks
+     * give the same. Default NULL: that of the device on which all parameters lie ("nccl" on
+     * "cuda"), if the group's backend carries memory of the host, every rank can load the plug-in,
+     * and neither `shards` nor wire_dtype is asked for; the first rank that cannot load it warns.
+     * Else that of the group. "native": gradients of a device pass through the host, which hooks
+     * (ls_ddp_set_hook) and a second backward before ls_optim_zero_grad need */
+    const char *backend;
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \
     .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \
@@ -150,6 +158,10 @@ LS_DEFAULTS_FUNCTION(ddp)
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
+
+/* The name of the backend that moves gradients (borrowed); "native" of a module without a
+ * wrapper. */
+LS_API const char *ls_ddp_backend(const ls_module *ddp);
 
 /* With `zero` = 3 the ranks gather all parameters, so that each may read them and run forward
  * passes by itself, for an evaluation or an export (summon_full_params), until ls_ddp_release or

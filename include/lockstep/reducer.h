@@ -89,6 +89,11 @@ typedef struct ls_reducer_options {
      * and the average are rounded to 8 bits of precision (a relative error of 2^-8 each); they stay
      * float32 in memory, and equal on all ranks. Default LS_FLOAT32: sent as they are */
     ls_dtype wire_dtype;
+    /* What moves gradients: the backend of the groups that the reducer makes, as that of
+     * ls_group_options. With "nccl" over a native group `params` get gradients in memory of the
+     * GPU, and what the program exchanges in the group stays on the host. All ranks give the same.
+     * Copied. Default NULL: that of the group */
+    const char *backend;
 } ls_reducer_options;
 #define LS_DEFAULTS_ls_reducer_options                                                             \
     .bucket_bytes = LS_BUCKET_BYTES_AUTO, .first_bucket_bytes = 1 << 20,                           \

@@ -138,6 +138,7 @@ static const ls__device *open_device(int number, char error[])
                                 .stream = (ls_stream *)stream,
                                 .memory = &self->memory,
                                 .apart = true,
+                                .backend = "nccl",
                                 .synchronize = synchronize,
                                 .failure = ls__cuda_failure};
     return &self->device;

@@ -2,8 +2,12 @@
 /* The copies are complete when the calls return, since the reducer reads buckets on the host. */
 #include "ddp/apart.h"
 
+#include <string.h>
+
 #include "autograd/param.h"
 #include "comm/backend/plugin_group.h"
+#include "comm/core/round_robin.h"
+#include "comm/group/make.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "tensor/tensor.h"
@@ -14,31 +18,99 @@ bool ls__ddp_is_apart(const ls_tensor *param)
     return ls__tensor_place((ls_tensor *)(uintptr_t)param, &on) != NULL && on->device->apart;
 }
 
-ls_status ls__ddp_check_memory(const ls__ddp *d)
+/* ---- the backend of gradients --------------------------------------------------------------- */
+
+/* Of the device on which all parameters lie; NULL: it has none, or there is no such device. */
+static const char *backend_of_device(const ls__ddp *d)
 {
-    for (int i = 0; i < d->param_count && !ls__group_on_host(d->group); i++) {
+    const ls__device *device = NULL;
+    for (int i = 0; i < d->param_count; i++) {
+        ls__pool *on = NULL;
+        (void)ls__tensor_place(d->params[i].value, &on);
+        if (on == NULL || (device != NULL && on->device != device)) {
+            return NULL;
+        }
+        device = on->device;
+    }
+    return device != NULL ? device->backend : NULL;
+}
+
+/* Where the host computes with averages, they stay in its memory. */
+static const char *default_backend(const ls__ddp *d, const ls_ddp_options *options)
+{
+    const bool on_host = options->shards > 0 || options->wire_dtype != LS_FLOAT32;
+    return on_host || !ls__group_on_host(d->group) ? NULL : backend_of_device(d);
+}
+
+static ls_status find_plugin(const ls__ddp *d, const char *backend, ls__plugin **out)
+{
+    return ls__plugin_of(ls__round_robin_at(d->group, 0)->comm, backend, out);
+}
+
+/* Whether the groups of the wrapper can use memory of this device. `plugin` NULL: they have the
+ * backend of the program's group. */
+static bool reaches(const ls__ddp *d, const ls__plugin *plugin, const ls__device *device,
+                    const void *at)
+{
+    return plugin != NULL
+               ? device->backend != NULL && strcmp(device->backend, plugin->table->name) == 0
+               : !device->host && ls__group_reaches(d->group, at);
+}
+
+static ls_status check_memory(const ls__ddp *d, const ls__plugin *plugin)
+{
+    for (int i = 0; i < d->param_count && !d->on_host; i++) {
         ls__pool *on = NULL;
         const void *at = ls__tensor_place(d->params[i].value, &on);
         if (at == NULL) {
             return ls__self.status;
         }
-        if (on->device->host || !ls__group_reaches(d->group, at)) {
+        if (!reaches(d, plugin, on->device, at)) {
             return ls__fail(LS_ERR_UNSUPPORTED,
                             "parameter %.200s is on device \"%s\", whose memory backend \"%s\" of "
                             "group \"%s\" does not carry; move the module to the backend's device "
                             "before it is wrapped (ls_module_to), or give a group of backend "
                             "\"native\"",
-                            d->params[i].name, on->device->name, ls_group_backend(d->group),
+                            d->params[i].name, on->device->name,
+                            plugin != NULL ? plugin->table->name : ls_group_backend(d->group),
                             ls_group_name(d->group));
         }
     }
     return LS_OK;
 }
 
+ls_status ls__ddp_ask_backend(ls__ddp *d, const ls_ddp_options *options)
+{
+    ls__plugin *plugin = NULL;
+    d->backend = options->backend != NULL ? options->backend : default_backend(d, options);
+    d->on_host = ls__group_on_host(d->group);
+    if (options->backend != NULL && ls__backend_is_native(options->backend)) {
+        d->on_host = true;
+    } else if (options->backend != NULL) {
+        LS_TRY(find_plugin(d, options->backend, &plugin));
+        d->on_host = (plugin->can.memory & LS_BACKEND_HOST) != 0;
+    }
+    return check_memory(d, plugin);
+}
+
+ls_status ls__ddp_settle_backend(ls__ddp *d, const ls_ddp_options *options)
+{
+    ls__plugin *plugin = NULL;
+    if (options->backend != NULL || d->backend == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls__backend_everywhere(d->group, d->backend, &plugin));
+    d->backend = plugin != NULL ? d->backend : NULL;
+    d->on_host = plugin == NULL || (plugin->can.memory & LS_BACKEND_HOST) != 0;
+    return LS_OK;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------ */
+
 ls_stream *ls__ddp_stream(const ls__ddp *d)
 {
     ls__pool *on = NULL;
-    if (d->param_count == 0 || ls__group_on_host(d->group)) {
+    if (d->param_count == 0 || d->on_host) {
         return NULL; /* a module lies on one device */
     }
     return ls__tensor_place(d->params[0].value, &on) != NULL ? on->stream : NULL;
@@ -46,7 +118,7 @@ ls_stream *ls__ddp_stream(const ls__ddp *d)
 
 bool ls__ddp_copies(const ls__ddp *d, const ls_tensor *param)
 {
-    return ls__group_on_host(d->group) && ls__ddp_is_apart(param);
+    return d->on_host && ls__ddp_is_apart(param);
 }
 
 /* The gradient and its device; NULL: it is absent, or the error is set. */

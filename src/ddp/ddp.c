@@ -291,7 +291,9 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
     LS_TRY(ls_memory_release_cached());
     wait_for_device(d); /* the memory of the former layout is given back */
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    LS_TRY(ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count));
+    if (d->zero.stage > 0 || !ls__ddp_is_apart(d->params[0].value)) {
+        LS_TRY(ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count));
+    }
     return ls__ddp_zero_begin(d);
 }
 
@@ -415,7 +417,7 @@ static wrapper_name name_of(const ls__ddp *d)
 /* Of a table whose rows the host can pick out, else 0. */
 static int64_t rows_of(const ls__ddp *d, const ls_tensor *param)
 {
-    return ls__param_is_table(param) && ls__group_on_host(d->group) ? ls_shape_of(param).dim[0] : 0;
+    return ls__param_is_table(param) && d->on_host ? ls_shape_of(param).dim[0] : 0;
 }
 
 /* Registers the parameters with a new reducer. Collective; it fails on every rank when the models
@@ -454,12 +456,12 @@ static ls_status make_reducer(ls__ddp *d, const ls_ddp_options *options)
     }
     const wrapper_name numbered = name_of(d);
     const char *name = options->name != NULL ? options->name : numbered.text;
-    ls_status status =
-        ls_reducer_new(d->group, entries, d->param_count,
-                       LS_OPTIONS(ls_reducer_options, .bucket_bytes = options->bucket_bytes,
-                                  .first_bucket_bytes = options->first_bucket_bytes, .name = name,
-                                  .mode = options->mode, .wire_dtype = options->wire_dtype),
-                       &d->reducer);
+    ls_status status = ls_reducer_new(
+        d->group, entries, d->param_count,
+        LS_OPTIONS(ls_reducer_options, .bucket_bytes = options->bucket_bytes,
+                   .first_bucket_bytes = options->first_bucket_bytes, .name = name,
+                   .mode = options->mode, .wire_dtype = options->wire_dtype, .backend = d->backend),
+        &d->reducer);
     env->release(env, entries, bytes);
     if (status == LS_OK) {
         ls__reducer_set_overwrites(d->reducer);
@@ -556,7 +558,7 @@ static ls_status check_module(ls_module *module)
                           module->cls->name, module->entries->parent->cls->name);
 }
 
-/* What this rank can say by itself. Lists the parameters. */
+/* What this rank can say by itself. Lists the parameters, and finds their backend. */
 static ls_status check_call(ls__ddp *d, const ls_ddp_options *options)
 {
     LS_TRY(check_module(d->inner));
@@ -564,18 +566,30 @@ static ls_status check_call(ls__ddp *d, const ls_ddp_options *options)
         return ls__fail(LS_ERR_INVALID, "check_every is %d; give a number of steps, or 0 for never",
                         options->check_every);
     }
-    return list_params(d);
+    LS_TRY(list_params(d));
+    return ls__ddp_ask_backend(d, options);
 }
 
-static void list_call(ls__facts *to, const void *refused)
+typedef struct call_facts {
+    const ls__ddp *d;
+    const char *refused; /* the error; "": none */
+} call_facts;
+
+static void list_call(ls__facts *to, const void *arg)
 {
-    const char *why = refused;
+    const call_facts *call = arg;
+    const ls__ddp *d = call->d;
     char text[LS__MESSAGE_MAX + 16] = "right ones";
-    if (why[0] != '\0') {
-        (void)snprintf(text, sizeof text, "wrong ones (%s)", why);
+    if (call->refused[0] != '\0') {
+        (void)snprintf(text, sizeof text, "wrong ones (%s)", call->refused);
     }
     ls__facts_text(to, "the arguments", text,
                    "give every rank its own copy of the whole model, and the same options");
+    ls__facts_text(
+        to, "the backend of gradients",
+        d->backend != NULL ? d->backend : ls_group_backend(d->group),
+        "put the model on the same kind of device on every rank, or give all of them the "
+        "same ls_ddp_options.backend");
 }
 
 /* A call that is wrong on all ranks leaves the group usable; one that is wrong on some of them is
@@ -587,7 +601,8 @@ static ls_status agree_on_call(const ls__ddp *d, ls_status status)
     if (status < 0) {
         memcpy(refused, ls_error_message(), sizeof refused);
     }
-    LS_TRY(ls_group_size(d->group) > 1 ? ls__agree(&peers, list_call, refused) : LS_OK);
+    const call_facts call = {d, refused};
+    LS_TRY(ls_group_size(d->group) > 1 ? ls__agree(&peers, list_call, &call) : LS_OK);
     return status < 0 ? ls__fail_again(status, refused) : LS_OK;
 }
 
@@ -601,7 +616,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
         return built;
     }
     LS_TRY(agree_on_call(d, check_call(d, options)));
-    LS_TRY(ls__ddp_check_memory(d));
+    LS_TRY(ls__ddp_settle_backend(d, options));
     d->number = next_number(d);
     LS_TRY(ls__ddp_axes_init(d, options));
     LS_TRY(make_reducer(d, options));

@@ -153,7 +153,10 @@ static ls_status start(ls__ddp *d, int bucket)
     if (!b->whole && b->block == NULL) {
         LS_TRY(ls__reducer_block_take(d->reducer, bucket, &b->block));
     }
-    return ls__ddp_values_gather(&place, u->group, from, b->block != NULL ? b->block : own,
+    return ls__ddp_values_gather(&(ls__values_gathering){.bucket = &place,
+                                                         .group = u->group,
+                                                         .from = from,
+                                                         .to = b->block != NULL ? b->block : own},
                                  &b->work);
 }
 
@@ -445,7 +448,9 @@ static ls_status gather_all(ls__ddp *d)
     for (int b = 0; b < u->count; b++) {
         const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
         char *own = ls__ddp_values_bucket(&d->values, &place);
-        LS_TRY(ls__ddp_values_gather(&place, u->group, own, own, &u->buckets[b].work));
+        LS_TRY(ls__ddp_values_gather(
+            &(ls__values_gathering){.bucket = &place, .group = u->group, .from = own, .to = own},
+            &u->buckets[b].work));
     }
     for (int b = 0; b < u->count; b++) {
         LS_TRY(wait_for(d, b));

@@ -28,6 +28,13 @@ ls_module *ls_ddp_module(ls_module *module)
     return d != NULL ? d->inner : module;
 }
 
+const char *ls_ddp_backend(const ls_module *module)
+{
+    const ls__ddp *d = ddp_of_const(module);
+    const bool has_groups = d != NULL && d->guest.runtime != NULL;
+    return ls_group_backend(has_groups ? ls__reducer_group(d->reducer) : NULL);
+}
+
 /* Whether the module is a wrapper or has one. */
 static bool has_wrapper(ls_module *module)
 {

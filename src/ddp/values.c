@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "comm/backend/plugin_group.h"
-#include "ddp/apart.h"
 #include "reduce/plan.h"
 #include "tensor/tensor.h"
 
@@ -50,9 +49,6 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
     const int regions = ls__reducer_regions(reducer);
     size_t moved = 0;
     LS_ASSERT(v->memory == NULL && v->regions == 0); /* once for each wrapper */
-    if (count > 0 && ls__ddp_is_apart(params[0].value)) {
-        return LS_OK; /* its kernels would not reach the places */
-    }
     *v = (ls__ddp_values){.env = env, .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
     v->memory = env->allocate(env, v->table_bytes);
     if (v->memory == NULL) {
@@ -60,8 +56,8 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
     }
     for (; v->regions < regions; v->regions++) {
         void *memory = NULL;
-        LS_TRY(ls__group_memory(ls__reducer_region_group(reducer, v->regions),
-                                ls__reducer_region_bytes(reducer, v->regions), &memory));
+        LS_TRY(ls__group_buffers(ls__reducer_region_group(reducer, v->regions),
+                                 ls__reducer_region_bytes(reducer, v->regions), &memory));
         v->memory[v->regions] = memory;
     }
     for (int i = 0; i < count; i++) {
@@ -80,13 +76,14 @@ char *ls__ddp_values_bucket(const ls__ddp_values *v, const ls__bucket_place *buc
     return v->memory[bucket->region] + bucket->offset;
 }
 
-ls_status ls__ddp_values_gather(const ls__bucket_place *bucket, ls_group *group, const char *from,
-                                char *to, ls_work **work)
+ls_status ls__ddp_values_gather(const ls__values_gathering *g, ls_work **work)
 {
-    const size_t part = bucket->bytes / (size_t)ls_group_size(group);
-    return ls_all_gather(group, from + part * (size_t)ls_group_rank(group), to,
+    const ls__bucket_place *bucket = g->bucket;
+    const size_t part = bucket->bytes / (size_t)ls_group_size(g->group);
+    return ls_all_gather(g->group, g->from + part * (size_t)ls_group_rank(g->group), g->to,
                          (int64_t)(part / ls_dtype_size(bucket->dtype)), bucket->dtype,
-                         LS_OPTIONS(ls_collective_options, .tag = bucket->tag), work);
+                         LS_OPTIONS(ls_collective_options, .tag = bucket->tag, .stream = g->stream),
+                         work);
 }
 
 void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,

@@ -18,8 +18,9 @@ typedef struct ls__ddp_values {
     size_t table_bytes;
 } ls__ddp_values;
 
-/* Moves params[count], which are the reducer's in its order, into memory of their own layout.
- * Collective in that all ranks do it. After a failure ls__ddp_values_free undoes it. */
+/* Moves params[count], which are the reducer's in its order, into memory of their own layout, which
+ * is the device's where gradients lie there. Collective in that all ranks do it. After a failure
+ * ls__ddp_values_free undoes it. */
 ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
                               const ls_param *params, int count);
 /* Where parameter i lies in the layout; whether it does, and is no part of a larger tensor. */
@@ -28,10 +29,16 @@ bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, cons
                         int i);
 /* The memory of a bucket. */
 char *ls__ddp_values_bucket(const ls__ddp_values *v, const ls__bucket_place *bucket);
-/* Begins to gather a bucket: each rank of the group has an equal part, this one at its place in
- * `from`, which may be `to`. */
-ls_status ls__ddp_values_gather(const ls__bucket_place *bucket, ls_group *group, const char *from,
-                                char *to, ls_work **work);
+/* A bucket of which each rank of the group has an equal part, this one at its place in `from`,
+ * which may be `to`. */
+typedef struct ls__values_gathering {
+    const ls__bucket_place *bucket;
+    ls_group *group;
+    const char *from;
+    char *to;
+    ls_stream *stream; /* of the device whose memory this is; NULL: the host's */
+} ls__values_gathering;
+ls_status ls__ddp_values_gather(const ls__values_gathering *g, ls_work **work); /* begins it */
 /* The elements of other ranks in it are undefined from now on, and their pages go. */
 void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,
                             ls_group *group);

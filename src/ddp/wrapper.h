@@ -119,6 +119,8 @@ typedef struct ls__ddp {
     const ls__env *env;
     ls__runtime_guest guest; /* tells that the runtime has ended */
     ls_group *group;         /* borrowed: the user's */
+    const char *backend;     /* of the reducer's groups, while the wrapper is made; NULL: theirs */
+    bool on_host;            /* buckets are memory that the library reads and writes */
     ls__ddp_axes axes;
     ls_reducer *reducer;
     ls__observer observer;

@@ -40,6 +40,30 @@ static ls__ddp *ddp_of(ls__observer *observer)
 
 /* ---- what it is combined with ---------------------------------------------------------------- */
 
+/* Memory of a device that the host does not reach has no pages to give back, and its buckets no
+ * second phase (reduce/device.c). */
+static ls_status check_device(const ls__ddp *d, const ls_ddp_options *options)
+{
+    if (options->zero == 0 || d->param_count == 0 || !ls__ddp_is_apart(d->params[0].value)) {
+        return LS_OK;
+    }
+    if (d->on_host) {
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "zero: parameters are gathered in memory that kernels of their device do "
+            "not reach; have gradients averaged there (backend \"nccl\"), or leave zero "
+            "out");
+    }
+    if (options->zero > 2 || options->shard_group != NULL) {
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "zero 3 or shard_group over backend \"%s\": the host would divide memory of "
+            "the device; take zero 1 or 2 without shard_group",
+            ls_group_backend(ls__reducer_group(d->reducer)));
+    }
+    return LS_OK;
+}
+
 static ls_status check(const ls__ddp *d, const ls_ddp_options *options)
 {
     if (options->zero < 0 || options->zero > 3) {
@@ -70,12 +94,7 @@ static ls_status check(const ls__ddp *d, const ls_ddp_options *options)
                         "its ranks in one order, and some of them have others; take zero 1 or 2 "
                         "without shard_group");
     }
-    if (options->zero > 0 && d->param_count > 0 && ls__ddp_is_apart(d->params[0].value)) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "zero: parameters are gathered in memory that kernels of their device do "
-                        "not reach; leave zero out");
-    }
-    return LS_OK;
+    return check_device(d, options);
 }
 
 ls_status ls__ddp_zero_init(ls__ddp *d, const ls_ddp_options *options)
@@ -85,7 +104,8 @@ ls_status ls__ddp_zero_init(ls__ddp *d, const ls_ddp_options *options)
     if (options->zero > 0) {
         ls__config_note("ls_ddp_new", "", "zero %d%s", options->zero,
                         options->shard_group != NULL ? " in a shard_group" : "");
-        LS_TRY(ls__reducer_divide(d->reducer, options->zero > 1, options->shard_group));
+        LS_TRY(
+            ls__reducer_divide(d->reducer, options->zero > 1 && d->on_host, options->shard_group));
     }
     return options->zero > 2 ? ls__unshard_open(d) : LS_OK;
 }
@@ -153,7 +173,7 @@ ls_status ls__ddp_zero_begin(ls__ddp *d)
     }
     ls__reducer_on_moved(d->reducer, moved, d);
     LS_TRY(ls__reducer_scatter(d->reducer));
-    d->observer.writes = z->stage > 1 ? writes : NULL;
+    d->observer.writes = z->stage > 1 && d->on_host ? writes : NULL;
     d->observer.owned = owned;
     d->observer.updated = updated;
     d->observer.share = share;
@@ -186,30 +206,40 @@ static void copy_outside(const ls__ddp *d, bool back)
             ls__ddp_values_has(&d->values, d->reducer, d->params[i].value, i)) {
             continue;
         }
-        const ls_tensor *value = d->params[i].value;
+        ls__pool *on = NULL;
+        ls_tensor *value = d->params[i].value;
         const size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));
         void *place = ls__ddp_values_place(&d->values, d->reducer, i);
-        void *own = ls_data((ls_tensor *)value);
-        ls__elements_copy(back ? own : place, back ? place : own, bytes);
+        void *own = ls__tensor_elements(value, &on);
+        if (own != NULL && bytes > 0) {
+            on->k->copy(back ? own : place, back ? place : own, bytes, on->stream);
+        }
     }
 }
 
-/* All buckets are on their way together. */
+/* All buckets are on their way together. On a device its stream waits for them, and not the
+ * host. */
 static ls_status gather(ls__ddp *d)
 {
     ls__ddp_zero *z = &d->zero;
+    ls_stream *stream = ls__ddp_stream(d);
     ls_status status = LS_OK;
     for (int b = 0; b < z->buckets && status == LS_OK; b++) {
         const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
         char *memory = ls__ddp_values_bucket(&d->values, &place);
-        status = z->changed[b]
-                     ? ls__ddp_values_gather(&place, place.group, memory, memory, &z->works[b])
-                     : LS_OK;
+        status = z->changed[b] ? ls__ddp_values_gather(&(ls__values_gathering){.bucket = &place,
+                                                                               .group = place.group,
+                                                                               .from = memory,
+                                                                               .to = memory,
+                                                                               .stream = stream},
+                                                       &z->works[b])
+                               : LS_OK;
     }
     for (int b = 0; b < z->buckets; b++) {
         ls_work *work = z->works[b];
         z->works[b] = NULL;
-        const ls_status ended = work != NULL && status == LS_OK ? ls_work_wait(work) : LS_OK;
+        const ls_status ended =
+            work != NULL && status == LS_OK ? ls_work_wait_stream(work, stream) : LS_OK;
         if (work != NULL && status < 0) {
             (void)ls_work_wait(work);
         }
@@ -228,7 +258,9 @@ ls_status ls__ddp_zero_share(ls__ddp *d)
         ls__unshard_changed(d);
         return LS_OK;
     }
-    ls__tensor_wait(d->params[0].value);
+    if (d->on_host) {
+        ls__tensor_wait(d->params[0].value);
+    }
     copy_outside(d, false);
     const ls_status status = gather(d);
     if (status < 0) {

@@ -27,6 +27,7 @@ struct ls__device {
     const ls__env *memory; /* whose allocate and release give memory for elements */
     bool host;             /* the program may read and write elements */
     bool apart;            /* kernels, but for `copy`, do not reach memory of the program */
+    const char *backend;   /* of groups that move its memory (lockstep/backend.h); NULL: none */
     /* Waits until all that was started has ended. NULL: it has. */
     void (*synchronize)(const ls__device *device);
     /* What went wrong since the device was opened, once and for all; NULL: nothing, or never. */

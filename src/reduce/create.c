@@ -211,6 +211,16 @@ static ls_status apply_mode(ls_reducer_options *options)
         (int)options->mode);
 }
 
+/* The domain of the reducer's group, whose backend says where gradients lie. */
+static ls_status open_groups(ls_reducer *r, ls_group *group)
+{
+    LS_TRY(ls__domains_init(r, group));
+    r->on_device = !ls__group_on_host(r->group);
+    return r->options.wire_dtype != LS_FLOAT32
+               ? ls__promise_host("ls_reducer_new with wire_dtype", r->group)
+               : LS_OK;
+}
+
 /* A rank that cannot even make the duplicate aborts the user's group: no other group exists yet
  * through which its peers could learn of the failure. */
 ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
@@ -238,9 +248,6 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     }
     LS_TRY(apply_mode(&given));
     LS_TRY(ls__wire_check(&given));
-    if (given.wire_dtype != LS_FLOAT32) {
-        LS_TRY(ls__promise_host("ls_reducer_new with wire_dtype", group));
-    }
     ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
     if (r == NULL) {
         (void)ls_group_abort(group, "ls_reducer_new: no memory"); /* the others would wait */
@@ -250,14 +257,14 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->runtime = runtime;
     ls__runtime_enter(runtime, &r->guest);
     r->options = given;
-    r->on_device = !ls__group_on_host(group);
     r->phases = 1;
     r->worker.env = runtime->env;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
+    r->options.backend = given.backend != NULL ? copy_text(r, given.backend) : NULL;
     ls_status status = LS_OK;
-    if (r->name != NULL) {
-        status = ls__domains_init(r, group);
+    if (r->name != NULL && (r->options.backend != NULL) == (given.backend != NULL)) {
+        status = open_groups(r, group);
     } else {
         (void)ls_group_abort(group, "ls_reducer_new: no memory");
         status = ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");

@@ -25,7 +25,7 @@ static ls_group *group_of(const ls_reducer *r, const ls__reduce_bucket *bucket)
 static ls_status check_group(const ls_reducer *r, const ls_reducer_param *param)
 {
     const ls_group *group = param->reduce_group;
-    if (group == NULL || ls__group_on_host(group) != r->on_device) {
+    if (group == NULL || r->options.backend != NULL || ls__group_on_host(group) != r->on_device) {
         return LS_OK;
     }
     return ls__fail(

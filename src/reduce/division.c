@@ -96,7 +96,10 @@ ls_status ls__reducer_divide(ls_reducer *r, bool release, ls_group *within)
         s->rank = r->rank;
         return LS_OK;
     }
-    LS_TRY(ls_group_new((ls_group *)own, NULL, 0, r->name, &s->group[0]));
+    LS_TRY(ls_group_create(
+        (ls_group *)own,
+        LS_OPTIONS(ls_group_options, .name = r->name, .backend = r->options.backend),
+        &s->group[0]));
     return ls_group_split(r->domains[0].turns[0], s->rank, 0, r->name, &s->group[1]);
 }
 

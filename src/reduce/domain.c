@@ -12,7 +12,9 @@
  *
  * Note [An abort reaches one group]
  * The reducer works in duplicates of the user's groups. A poisoned loss fails these on all ranks,
- * and the user's own groups stay usable, for example to report the failure. */
+ * and the user's own groups stay usable, for example to report the failure. The duplicates may have
+ * another backend (ls_reducer_options.backend): gradients in memory of a GPU then go by NCCL, and
+ * what the program exchanges in its groups stays on the host. */
 #include "reduce/domain.h"
 
 #include <stdio.h>
@@ -49,8 +51,10 @@ static ls_status open_domain(ls_reducer *r, ls__reduce_domain *domain)
                                    r->name, r->param_count));
     }
     for (; domain->turn_count < turns; domain->turn_count++) {
-        LS_TRY(ls_group_new(ls__round_robin_at(domain->given, domain->turn_count), NULL, 0, r->name,
-                            &domain->turns[domain->turn_count]));
+        LS_TRY(ls_group_create(
+            ls__round_robin_at(domain->given, domain->turn_count),
+            LS_OPTIONS(ls_group_options, .name = r->name, .backend = r->options.backend),
+            &domain->turns[domain->turn_count]));
     }
     if (domain->given->turns == NULL) {
         domain->group = domain->turns[0];

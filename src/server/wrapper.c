@@ -253,9 +253,11 @@ static ls_module *take_back(ls_module *net, ls_status status)
 
 static ls_module *make_wrapper(ls_module *module, ls_group *group, const ls_server_options *given)
 {
-    ls_module *net = ls_ddp_new(
-        module, group,
-        LS_OPTIONS(ls_ddp_options, .bucket_bytes = given->bucket_bytes, .check_every = 0));
+    const bool native = strcmp(ls_group_backend(group), LS__BACKEND_NATIVE) == 0;
+    ls_module *net =
+        ls_ddp_new(module, group,
+                   LS_OPTIONS(ls_ddp_options, .bucket_bytes = given->bucket_bytes, .check_every = 0,
+                              .backend = native ? LS__BACKEND_NATIVE : NULL));
     if (net == NULL) {
         return NULL;
     }

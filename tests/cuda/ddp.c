@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data parallelism of a module on the device `cuda` over a group of the backend `nccl`, both over
- * their fakes. Gradients lie in buckets of the device and are averaged in streams; the host reads
- * none of them, which would trap. */
+/* Data parallelism of a module on the device `cuda`, whose gradients go by the backend `nccl`, both
+ * over their fakes: over a group of that backend, and over the world, which stays native.
+ * Gradients lie in buckets of the device and are averaged in streams; the host reads none of them,
+ * which would trap. */
 #include <dlfcn.h>
 #include <math.h>
 #include <string.h>
@@ -15,11 +16,16 @@
 enum { IN = 7, OUT = 3 };
 
 /* The fakes are found by their names: the driver because this program links it. */
-static ls_group *begin(const char *name)
+static void use_cuda(void)
 {
     name_fakes();
     (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
     CHECK_OK(ls_device_use("cuda"));
+}
+
+static ls_group *begin(const char *name)
+{
+    use_cuda();
     return group_over_nccl(name);
 }
 
@@ -41,17 +47,25 @@ static void check_replicas(ls_module *net)
     CHECK_INT(identical, ls_world_size());
 }
 
+static void refused(ls_module *net, ls_group *group, const ls_ddp_options *options)
+{
+    CHECK(ls_ddp_new(net, group, options) == NULL);
+    CHECK_INT(ls_error_status(), LS_ERR_UNSUPPORTED);
+}
+
 /* ---- training ------------------------------------------------------------------------------- */
 
 /* Sums of two are those of buckets on the host, to the bit; those of three have another order. */
-static void check_training(ls_group *nccl, const training *t)
+static void check_training(ls_group *group, const training *t)
 {
     double cpu[2 * STEPS], host[2 * STEPS], gpus[2 * STEPS];
     CHECK_OK(ls_device_use("cpu"));
     ls_module_free(train(t, ls_world(), cpu));
     CHECK_OK(ls_device_use("cuda"));
-    ls_module_free(train(t, ls_world(), host));
-    ls_module *net = train(t, nccl, gpus);
+    ls_module_free(
+        train_with(LS_OPTIONS(ls_ddp_options, .backend = "native"), t, ls_world(), host));
+    ls_module *net = train(t, group, gpus);
+    CHECK(strcmp(ls_ddp_backend(net), "nccl") == 0);
     check_close(gpus, cpu, t->close);
     CHECK(ls_world_size() != 2 || memcmp(gpus, host, sizeof host) == 0);
     check_replicas(net);
@@ -61,10 +75,96 @@ static void check_training(ls_group *nccl, const training *t)
 DIST_TESTS(replicas_on_, _gpus_learn_what_they_learn_on_processors, 1, 2, 3)
 {
     ls_group *nccl = begin("gpus");
-    check_training(nccl, &(training){make_gpt, language, true, true, 2e-5});
+    check_training(ls_world(), &(training){make_gpt, language, true, true, 2e-5});
     check_training(nccl, &(training){make_gpt, language_bf16, false, true, 2e-2});
-    check_training(nccl, &(training){make_cnn, image_loss, true, true, 2e-4});
+    check_training(ls_world(), &(training){make_cnn, image_loss, true, true, 2e-4});
     CHECK_OK(ls_group_free(nccl));
+}
+
+/* Each rank steps its part of the parameters, and gathers the others' in the device's memory; zero 1
+ * on two ranks, 2 on three. */
+DIST_TESTS(the_optimizer_divided_among_, _gpus_has_the_losses_of_a_whole_one, 2, 3)
+{
+    const training t = {make_gpt, language, true, true, 2e-5};
+    double whole[2 * STEPS], divided[2 * STEPS];
+    use_cuda();
+    ls_module_free(train(&t, ls_world(), whole));
+    ls_module *net = train_with(LS_OPTIONS(ls_ddp_options, .zero = ls_world_size() - 1), &t,
+                                ls_world(), divided);
+    CHECK(strcmp(ls_ddp_backend(net), "nccl") == 0);
+    check_close(divided, whole, 1e-6);
+    check_replicas(net);
+    ls_module_free(net);
+}
+
+/* ---- the device chooses --------------------------------------------------------------------- */
+
+/* The backend of a wrapper that is freed again. */
+static const char *backend_with(const char *device, const ls_ddp_options *options)
+{
+    CHECK_OK(ls_device_use(device));
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, OUT, NULL), ls_world(), options);
+    CHECK_OK(ls_module_status(net));
+    const char *name = ls_ddp_backend(net);
+    ls_module_free(net);
+    return name;
+}
+
+DIST_TEST(gradients_go_by_the_backend_of_their_device_and_the_rest_by_that_of_the_group, 2)
+{
+    use_cuda();
+    float on_host[2] = {1, 2};
+    CHECK(strcmp(backend_with("cuda", NULL), "nccl") == 0);
+    CHECK(strcmp(backend_with("cpu", NULL), "native") == 0);
+    CHECK(strcmp(backend_with("cuda", LS_OPTIONS(ls_ddp_options, .backend = "native")), "native") ==
+          0);
+    CHECK(strcmp(backend_with("cuda", LS_OPTIONS(ls_ddp_options, .shards = 2)), "native") == 0);
+    CHECK(strcmp(backend_with("cuda", LS_OPTIONS(ls_ddp_options, .wire_dtype = LS_BFLOAT16)),
+                 "native") == 0);
+    CHECK(strcmp(ls_group_backend(ls_world()), "native") == 0);
+    CHECK_OK(ls_all_reduce(ls_world(), on_host, on_host, 2, LS_FLOAT32, LS_SUM, NULL, NULL));
+    CHECK(on_host[0] == 2 && on_host[1] == 4);
+    CHECK(strcmp(ls_ddp_backend(NULL), "native") == 0);
+}
+
+DIST_TEST(a_backend_that_does_not_reach_the_parameters_is_refused, 2)
+{
+    use_cuda();
+    CHECK_OK(ls_device_use("cpu"));
+    ls_module *net = ls_linear_new(IN, OUT, NULL);
+    refused(net, ls_world(), LS_OPTIONS(ls_ddp_options, .backend = "nccl"));
+    CHECK_CONTAINS(ls_error_message(), "is on device \"cpu\", whose memory backend \"nccl\"");
+    ls_module_free(net);
+}
+
+DIST_TEST(ranks_that_ask_for_different_backends_are_named, 2)
+{
+    use_cuda();
+    ls_module *net = ls_linear_new(IN, OUT, NULL);
+    const char *asked = ls_rank() == 0 ? "native" : NULL;
+    CHECK(ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .backend = asked)) == NULL);
+    CHECK_INT(ls_error_status(), LS_ERR_MISMATCH);
+    CHECK_SAYS(ls_error_message(),
+               "put the model on the same kind of device on every rank, or give all of them the "
+               "same ls_ddp_options.backend");
+    CHECK_SAYS(ls_error_message(), "the backend of gradients");
+    CHECK_CONTAINS(ls_error_message(), "rank 0 has native, rank 1 has nccl");
+    ls_module_free(net);
+}
+
+/* One rank has no NCCL: all send gradients through the host, and who asks for NCCL is told. */
+DIST_TEST(without_nccl_on_every_rank_gradients_pass_through_the_host, 2)
+{
+    use_cuda();
+    if (ls_rank() == 1) {
+        setenv("LOCKSTEP_NCCL", "/nowhere/libnccl.so.2", 1);
+    }
+    CHECK(strcmp(backend_with("cuda", NULL), "native") == 0);
+    ls_module *net = ls_linear_new(IN, OUT, NULL);
+    CHECK(ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .backend = "nccl")) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "rank 1 has wrong ones (");
+    CHECK_CONTAINS(ls_error_message(), "install NCCL 2.19 or later");
+    ls_module_free(net);
 }
 
 /* ---- micro-batches, parameters that are not reached, ranks without data --------------------- */
@@ -199,20 +299,19 @@ DIST_TEST(a_step_waits_for_nothing_on_the_gpu, 2)
 
 /* ---- refusals ------------------------------------------------------------------------------- */
 
-static void refused(ls_module *net, ls_group *group, const ls_ddp_options *options)
-{
-    CHECK(ls_ddp_new(net, group, options) == NULL);
-    CHECK_INT(ls_error_status(), LS_ERR_UNSUPPORTED);
-}
-
 DIST_TEST(what_needs_buckets_on_the_host_is_refused, 2)
 {
     ls_group *nccl = begin("refusing");
     ls_comm_hook hook = {.size = sizeof hook};
     ls_module *net = ls_linear_new(IN, OUT, NULL);
-    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .zero = 1));
+    refused(net, ls_world(), LS_OPTIONS(ls_ddp_options, .zero = 1, .backend = "native"));
     CHECK_SAYS(ls_error_message(), "zero: parameters are gathered in memory that kernels of their "
-                                   "device do not reach; leave zero out");
+                                   "device do not reach; have gradients averaged there (backend "
+                                   "\"nccl\"), or leave zero out");
+    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .zero = 3));
+    CHECK_SAYS(ls_error_message(),
+               "zero 3 or shard_group over backend \"%s\": the host would divide "
+               "memory of the device; take zero 1 or 2 without shard_group");
     refused(net, nccl, LS_OPTIONS(ls_ddp_options, .shards = 2));
     CHECK_CONTAINS(ls_error_message(), "shards: backend \"nccl\" adds in an order of its own");
     refused(net, nccl, LS_OPTIONS(ls_ddp_options, .wire_dtype = LS_BFLOAT16));

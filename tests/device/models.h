@@ -88,13 +88,15 @@ typedef struct training {
     double close; /* relative difference of losses and norms to those of the processor */
 } training;
 
-/* On the device where tensors are made; over a group (NULL: none) in a ddp, and with data of each
- * rank's own. values: the loss and the norm of each step. The caller frees the module. */
-static inline ls_module *train(const training *t, ls_group *group, double values[2 * STEPS])
+/* On the device where tensors are made; over a group (NULL: none) in a ddp with these options,
+ * and with data of each rank's own. values: the loss and the norm of each step. The caller frees
+ * the module. */
+static inline ls_module *train_with(const ls_ddp_options *options, const training *t,
+                                    ls_group *group, double values[2 * STEPS])
 {
     const int rank = group != NULL ? ls_group_rank(group) : 0;
     ls_module *net = t->make();
-    net = group != NULL ? ls_ddp_new(net, group, NULL) : net;
+    net = group != NULL ? ls_ddp_new(net, group, options) : net;
     CHECK_OK(ls_module_status(net));
     ls_optim *optim =
         t->adam ? ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02))
@@ -113,6 +115,11 @@ static inline ls_module *train(const training *t, ls_group *group, double values
     }
     ls_optim_free(optim);
     return net;
+}
+
+static inline ls_module *train(const training *t, ls_group *group, double values[2 * STEPS])
+{
+    return train_with(NULL, t, group, values);
 }
 
 #endif

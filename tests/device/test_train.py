@@ -4,10 +4,15 @@ two; and on the CUDA device over the fake driver of tests/fake_cuda, to the digi
 
 import os
 import pathlib
+import re
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from sentences import says
 from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-device-")
@@ -47,16 +52,111 @@ def checkpoints_of_a_device_go_on_on_the_processor():
     assert whole.splitlines() == (first + rest).splitlines() or whole.splitlines()[3:] == rest.splitlines()[-3:], (whole, first, rest)
 
 
+# The fake driver, cuBLASLt and NCCL are found by their names, as the real ones.
+FAKES = {"LD_LIBRARY_PATH": str(BUILD / "tests/fake_cuda")}
+BY_NCCL = "gradients are averaged by nccl"
+
+
+def needs_kernels():
+    if not (BUILD / "tests/fake_cuda/kernels.fatbin").exists():
+        raise Skip("this build has no emulated kernels")
+
+
+def cuda_losses(ranks, *more, **environment):
+    needs_kernels()
+    return losses("cuda", ranks, *more, **FAKES, **environment)
+
+
+def check_close(cpu, cuda, least=3):
+    pairs = list(zip(numbers(cpu), numbers(cuda), strict=True))
+    assert len(pairs) >= least, (cpu, cuda)
+    assert all(abs(a - b) <= 2e-5 * abs(a) for a, b in pairs), pairs
+
+
 @test
 def cuda_over_the_fake_driver_has_its_losses_but_for_the_order_of_sums():
-    fake = BUILD / "tests/fake_cuda"
-    if not (fake / "kernels.fatbin").exists():
-        raise Skip("this build has no emulated kernels")
-    cpu, _ = losses("cpu")
-    cuda, _ = losses("cuda", LD_LIBRARY_PATH=str(fake))
-    pairs = list(zip(numbers(cpu), numbers(cuda)))
-    assert len(pairs) >= 3 and cpu != "", cpu
-    assert all(abs(a - b) <= 2e-5 * abs(a) for a, b in pairs), pairs
+    for ranks in (1, 4):
+        cuda, shown = cuda_losses(ranks)
+        check_close(losses("cpu", ranks)[0], cuda)
+        assert BY_NCCL in shown, shown
+
+
+@test
+def replicas_on_cuda_go_on_from_a_checkpoint_with_the_optimizer_divided_or_whole():
+    saved, six = FOLDER / "cuda", ("--lr-schedule-steps", 6)
+    cpu, _ = losses("cpu", 2, *six, "--steps", 6, "--accum", 2)
+    first, _ = cuda_losses(2, *six, "--save", saved, "--accum", 2)
+    for zero in (0, 1):
+        rest, shown = cuda_losses(2, *six, "--steps", 6, "--accum", 2, "--resume", saved, "--zero", zero)
+        check_close(cpu, first + rest, 6)
+        assert BY_NCCL in shown, shown
+
+
+@test
+def parts_of_layers_and_stages_on_cuda_have_the_losses_of_the_processor():
+    for mesh in ("tp=2", "dp=2,pp=2"):
+        cuda, shown = cuda_losses(2 if mesh == "tp=2" else 4, "--mesh", mesh)
+        check_close(losses("cpu", 2 if mesh == "tp=2" else 4, "--mesh", mesh)[0], cuda)
+        assert BY_NCCL in shown, shown
+
+
+@test
+def without_nccl_gradients_pass_through_the_host_unless_it_is_asked_for():
+    nowhere = {"LOCKSTEP_NCCL": "/nowhere/libnccl.so.2"}
+    by_nccl, _ = cuda_losses(2)
+    through_host, shown = cuda_losses(2, **nowhere)
+    says(shown, "group \"%s\": data of the device passes through memory of the host: %s")
+    assert "install NCCL 2.19 or later" in shown and BY_NCCL not in shown, shown
+    assert through_host == by_nccl, "sums of two have one order"
+    assert cuda_losses(2, "--backend", "native", **nowhere)[1].count("warning") == 0
+    assert cuda_losses(2, "--comm", "bf16")[1].count(BY_NCCL) == 0
+    ended = job("--backend", "nccl", **nowhere)
+    said, _ = ended.communicate(timeout=60)
+    assert ended.returncode != 0 and "install NCCL 2.19 or later" in said, said
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------------
+
+
+def job(*more, **environment):
+    """A run of two ranks that does not end by itself."""
+    text = FOLDER / "text"
+    text.write_text("a rank sends a bucket and waits for it. " * 30)
+    words = [BUILD / "lockstep", "train", "gpt", "-n", 2, "--data", text, "--layers", 1, "--dim", 16, "--heads", 2, "--context", 16,
+             "--batch", 2, "--steps", 1000000, "--eval-windows", 1, "--device", "cuda", *more]
+    return subprocess.Popen([str(w) for w in words], text=True, env={**os.environ, **FAKES, **environment}, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
+
+
+def process_of(rank, pid):
+    for _ in range(300):
+        shown = subprocess.run([BUILD / "lockstep", "top", "--once", str(pid)], text=True, capture_output=True, timeout=60).stdout
+        row = re.search(rf"^ +{rank} +(\d+) +\S+ +([1-9]\d*) ", shown, re.M)
+        if row:
+            return int(row.group(1))
+        time.sleep(0.1)
+    raise AssertionError(shown)
+
+
+@test
+def a_rank_on_cuda_that_is_killed_is_named():
+    needs_kernels()
+    running = job()
+    os.kill(process_of(1, running.pid), signal.SIGKILL)
+    begun = time.monotonic()
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode != 0 and re.search(r"rank 1\b.*(SIGKILL|signal 9|killed)", said), said
+    assert time.monotonic() - begun < 15, said
+
+
+@test
+def a_kernel_of_nccl_that_hangs_ends_the_run_at_the_deadline():
+    needs_kernels()
+    begun = time.monotonic()
+    said, _ = job(LOCKSTEP_TIMEOUT="2", FAKE_NCCL_FAULT="hang:1:3").communicate(timeout=60)
+    assert re.search(r"all_reduce #\d+ \(bucket .*\) on group \"ddp\"", said), said
+    assert "its kernel runs, and waits for another rank's" in said, said
+    assert time.monotonic() - begun < 2 + 15, said
 
 
 def numbers(text):

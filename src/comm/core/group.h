@@ -121,6 +121,9 @@ struct ls_group {
     ls__plugin_group *plugin;           /* moves the data of operations; NULL: the library does. */
     const ls_backend_capabilities *can; /* what its backend promises. Both const from the first
                                            operation of the user's on */
+    ls_group *beside; /* for memory of a device (group/beside.c), and whether it was asked for; the
+                         thread that trains has both */
+    bool sought;
 };
 
 int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: not a member */

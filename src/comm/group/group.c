@@ -493,6 +493,8 @@ ls_status ls_group_free(ls_group *group)
         ls__round_robin_free(group);
         return LS_OK;
     }
+    (void)ls_group_free(group->beside); /* a failure of it is this group's, too */
+    group->beside = NULL;
     ls_status status =
         ls_barrier(group, LS_OPTIONS(ls_collective_options, .tag = "ls_group_free"), NULL);
     ls__engine_drain(comm, &group->pending);

@@ -3,6 +3,7 @@
 #ifndef LS_COMM_GROUP_MAKE_H
 #define LS_COMM_GROUP_MAKE_H
 
+#include "comm/backend/plugin.h"
 #include "comm/core/group.h"
 
 /* A group to be made. ls__group_create is collective over the parent (with `among`: over `ranks`)
@@ -33,5 +34,12 @@ void ls__group_end_making(ls__comm *comm);
 /* plugin_open.c. Makes the group's data travel by this backend (a name or a path; the group is
  * native so far). Collective over the group, blocking. Fails alike on all ranks. */
 ls_status ls__plugin_attach(ls_group *group, const char *asked);
+
+/* beside.c, Note [Data of a device]. *plugin: of this name, if all ranks of the group can load it;
+ * else NULL, and the first rank that cannot has warned. Collective. */
+ls_status ls__backend_everywhere(ls_group *group, const char *backend, ls__plugin **plugin);
+/* The group of the same ranks for memory of a device with this backend; NULL: data passes through
+ * the host. It is freed with `group`. The first call is collective, and all ask for the same. */
+ls_status ls__group_beside(ls_group *group, const char *backend, ls_group **out);
 
 #endif

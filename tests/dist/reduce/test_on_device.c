@@ -60,7 +60,7 @@ static void run(const model *m, void (*body)(void *), int param, float scale)
 }
 
 /* Each rank registers the same parameters; parameter 3 is reached in every second step only. */
-static model make(ls_group *group, ls_stream *stream)
+static model make(ls_group *group, const char *backend, ls_stream *stream)
 {
     model m = {.stream = stream};
     ls_reducer_param params[PARAMS];
@@ -73,10 +73,10 @@ static model make(ls_group *group, ls_stream *stream)
             m.value[i][k] = (float)(k % 13) * 0.1f;
         }
     }
-    CHECK_OK(ls_reducer_new(
-        group, params, PARAMS,
-        LS_OPTIONS(ls_reducer_options, .bucket_bytes = 4096, .first_bucket_bytes = 2048),
-        &m.reducer));
+    CHECK_OK(ls_reducer_new(group, params, PARAMS,
+                            LS_OPTIONS(ls_reducer_options, .bucket_bytes = 4096,
+                                       .first_bucket_bytes = 2048, .backend = backend),
+                            &m.reducer));
     for (int i = 0; i < PARAMS; i++) {
         m.grad[i] = params[i].grad;
     }
@@ -125,16 +125,20 @@ DIST_TESTS(training_on_the_device_of_, _ranks_equals_training_on_the_host, 2, 3,
 {
     use_fakes();
     ls_group *nccl = group_over_nccl("device");
-    model device = make(nccl, new_stream()), host = make(ls_world(), NULL);
+    model device = make(nccl, NULL, new_stream()), host = make(nccl, "native", NULL);
+    model world = make(ls_world(), "nccl", new_stream()); /* which stays native */
     train(&device);
     train(&host);
+    train(&world);
     for (int i = 0; i < PARAMS; i++) {
         for (int64_t k = 0; k < SIZE[i]; k++) {
             CHECK_NEAR(device.value[i][k], host.value[i][k], 1e-5);
+            CHECK(world.value[i][k] == device.value[i][k]);
         }
         free(host.value[i]);
     }
     CHECK_OK(ls_reducer_free(device.reducer));
+    CHECK_OK(ls_reducer_free(world.reducer));
     CHECK_OK(ls_reducer_free(host.reducer));
     CHECK_OK(ls_group_free(nccl));
 }
