@@ -111,17 +111,40 @@ static void count(ls__axis_in_force *axis, ls__move move, int64_t whole, ls_dtyp
     axis->sent[LS__SENT_BYTES] += (uint64_t)ls__move_bytes(move, axis->size, bytes);
 }
 
+/* The group that moves memory of the device; NULL: `group` does, in memory of the program. */
+static ls_status find_there(ls_group *group, const ls__pool *on, ls_group **out)
+{
+    *out = NULL;
+    return on->device->backend != NULL ? ls__group_beside(group, on->device->backend, out) : LS_OK;
+}
+
+ls_status ls__numbers_all_reduce(ls_group *group, const ls__numbers *x, ls_reduce_op op,
+                                 const char *tag)
+{
+    ls__host_view view;
+    ls_group *there = NULL;
+    ls_work *work = NULL;
+    LS_TRY(find_there(group, x->on, &there));
+    if (there != NULL) {
+        LS_TRY(ls_all_reduce(there, x->data, x->data, x->count, x->dtype, op,
+                             LS_OPTIONS(ls_collective_options, .tag = tag, .stream = x->on->stream),
+                             &work));
+        return ls_work_wait_stream(work, x->on->stream);
+    }
+    const size_t bytes = (size_t)x->count * ls_dtype_size(x->dtype);
+    LS_TRY(ls__host_view_open(x->on, x->data, bytes, &view));
+    const ls_status status = ls_all_reduce(group, view.data, view.data, x->count, x->dtype, op,
+                                           LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
+    ls__host_view_close(&view, status == LS_OK);
+    return status;
+}
+
 ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,
                               ls_reduce_op op, const char *tag)
 {
-    ls__host_view view;
-    LS_TRY(ls__host_view_open(on, data, (size_t)numel * sizeof *data, &view));
-    const ls_collective_options o = *LS_OPTIONS(ls_collective_options, .tag = tag);
-    const ls_status status =
-        ls_all_reduce(axis->group, view.data, view.data, numel, LS_FLOAT32, op, &o, NULL);
+    const ls__numbers x = {.on = on, .data = data, .count = numel, .dtype = LS_FLOAT32};
     count(axis, LS__MOVE_ALL_REDUCE, numel, LS_FLOAT32);
-    ls__host_view_close(&view, status == LS_OK);
-    return status;
+    return ls__numbers_all_reduce(axis->group, &x, op, tag);
 }
 
 ls__axis_kept ls__axis_keep(ls__axis_in_force *axis)
@@ -168,45 +191,75 @@ static ls_tensor *parts_joined(ls_tensor *x, ls_shape shape, int d, int n)
     return ls_reshape(ls_contiguous(ls_transpose(seen, 0, 1)), shape);
 }
 
-/* Its elements in memory of the program; NULL after a failure. */
-static void *here(ls_tensor **x)
+/* One exchange, from x to `out`: in memory of the program, or of the device and in its stream. */
+typedef struct operands {
+    ls_group *group;
+    ls_tensor *x, *out;
+    ls_stream *stream; /* NULL: of the program */
+} operands;
+
+/* Poisoned tensors after a failure of their own. */
+static ls_status find_operands(const conversion *c, ls_tensor *x, ls_shape shape, operands *o)
 {
-    *x = ls__tensor_to_here(ls_contiguous(*x));
-    return ls_tensor_status(*x) == LS_OK ? ls_data(*x) : NULL;
+    ls__pool *on = NULL;
+    ls_group *there = NULL;
+    *o = (operands){.group = group_of(c), .x = ls_contiguous(x)};
+    if (ls__tensor_elements(o->x, &on) == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(find_there(group_of(c), on, &there));
+    if (there != NULL) {
+        o->group = there;
+        o->stream = on->stream;
+        o->out = ls__tensor_on(on, shape, ls_dtype_of(x));
+    } else {
+        o->x = ls__tensor_to_here(o->x);
+        o->out = ls__tensor_here(shape, ls_dtype_of(x));
+    }
+    LS_TRY(ls_tensor_status(o->x));
+    return ls_tensor_status(o->out);
+}
+
+/* The device's stream waits for what the host has only started. */
+static ls_status run_move(const conversion *c, ls__move move, const operands *o)
+{
+    char tag[96];
+    ls__pool *on = NULL;
+    ls_work *work = NULL, **later = o->stream != NULL ? &work : NULL;
+    const int64_t n = c->axis->size, numel = ls_numel(o->x), outputs = ls_numel(o->out);
+    const ls_dtype dtype = ls_dtype_of(o->x);
+    const void *from = ls__tensor_elements(o->x, &on);
+    void *to = ls__tensor_elements(o->out, &on);
+    ls_status status = LS_OK;
+    (void)snprintf(tag, sizeof tag, "redistribute %s to %s%s",
+                   ls_placement_name(ls__placement_public(c->from)),
+                   ls_placement_name(ls__placement_public(c->to)), c->pass);
+    const ls_collective_options options =
+        *LS_OPTIONS(ls_collective_options, .tag = tag, .stream = o->stream);
+    if (move == LS__MOVE_ALL_REDUCE) {
+        status = ls_all_reduce(o->group, from, to, numel, dtype, LS_SUM, &options, later);
+        count(c->axis, move, numel, dtype);
+    } else if (move == LS__MOVE_REDUCE_SCATTER) {
+        status = ls_reduce_scatter(o->group, from, to, outputs, dtype, LS_SUM, &options, later);
+        count(c->axis, move, numel, dtype);
+    } else if (move == LS__MOVE_ALL_GATHER) {
+        status = ls_all_gather(o->group, from, to, numel, dtype, &options, later);
+        count(c->axis, move, outputs, dtype);
+    } else {
+        status = ls_all_to_all(o->group, from, to, numel / n, dtype, &options, later);
+        count(c->axis, move, numel * n, dtype);
+    }
+    return status == LS_OK && work != NULL ? ls_work_wait_stream(work, o->stream) : status;
 }
 
 /* A collective from x to a new tensor of `shape`. */
 static ls_tensor *exchange(const conversion *c, ls__move move, ls_tensor *x, ls_shape shape)
 {
-    char tag[96];
-    const ls_dtype dtype = ls_dtype_of(x);
-    ls_tensor *out = ls__tensor_here(shape, dtype);
-    const void *from = here(&x);
-    void *to = ls_tensor_status(out) == LS_OK ? ls_data(out) : NULL;
-    const int64_t n = c->axis->size;
-    if (from == NULL || to == NULL) {
-        return from == NULL ? x : out;
+    operands o;
+    if (find_operands(c, x, shape, &o) < 0) {
+        return NULL;
     }
-    (void)snprintf(tag, sizeof tag, "redistribute %s to %s%s",
-                   ls_placement_name(ls__placement_public(c->from)),
-                   ls_placement_name(ls__placement_public(c->to)), c->pass);
-    const ls_collective_options o = *LS_OPTIONS(ls_collective_options, .tag = tag);
-    ls_group *g = group_of(c);
-    ls_status status = LS_OK;
-    if (move == LS__MOVE_ALL_REDUCE) {
-        status = ls_all_reduce(g, from, to, ls_numel(x), dtype, LS_SUM, &o, NULL);
-        count(c->axis, move, ls_numel(x), dtype);
-    } else if (move == LS__MOVE_REDUCE_SCATTER) {
-        status = ls_reduce_scatter(g, from, to, ls_numel(out), dtype, LS_SUM, &o, NULL);
-        count(c->axis, move, ls_numel(x), dtype);
-    } else if (move == LS__MOVE_ALL_GATHER) {
-        status = ls_all_gather(g, from, to, ls_numel(x), dtype, &o, NULL);
-        count(c->axis, move, ls_numel(out), dtype);
-    } else {
-        status = ls_all_to_all(g, from, to, ls_numel(x) / n, dtype, &o, NULL);
-        count(c->axis, move, ls_numel(x) * n, dtype);
-    }
-    return status < 0 ? NULL : ls__tensor_to_made(out);
+    return run_move(c, move, &o) < 0 ? NULL : o.stream != NULL ? o.out : ls__tensor_to_made(o.out);
 }
 
 static ls_tensor *all_reduce(const conversion *c, ls_tensor *x)

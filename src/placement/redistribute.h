@@ -52,7 +52,16 @@ typedef struct ls__axis_kept {
 } ls__axis_kept;
 ls__axis_kept ls__axis_keep(ls__axis_in_force *axis);
 ls_status ls__axis_check(const ls__axis_kept *kept, const char *what);
-/* In place, of numbers on the device of `on`, for operations that move what is no tensor of the
+/* In place, of numbers on the device of `on`, whose backend moves them where it is to be had. */
+typedef struct ls__numbers {
+    ls__pool *on;
+    void *data;
+    int64_t count;
+    ls_dtype dtype;
+} ls__numbers;
+ls_status ls__numbers_all_reduce(ls_group *group, const ls__numbers *x, ls_reduce_op op,
+                                 const char *tag);
+/* The same of floats along an axis, for operations that move what is no tensor of the
  * program's; counted as a conversion. */
 ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,
                               ls_reduce_op op, const char *tag);

@@ -26,8 +26,13 @@ ls_tensor *ls__tensor_here(ls_shape shape, ls_dtype dtype)
     if (tensors == NULL) {
         return ls__poison_fixed(ls__self.status);
     }
-    const ls__record *out = made_on(&tensors->host, shape, dtype);
-    return out != NULL ? ls__handle(out) : ls__poison(tensors);
+    return ls__tensor_on(&tensors->host, shape, dtype);
+}
+
+ls_tensor *ls__tensor_on(ls__pool *on, ls_shape shape, ls_dtype dtype)
+{
+    const ls__record *out = made_on(on, shape, dtype);
+    return out != NULL ? ls__handle(out) : ls__poison(on->tensors);
 }
 
 static void carry(const ls__record *to, const ls__record *from)

@@ -5,8 +5,9 @@
 
 #include "tensor/tensor.h"
 
-/* Uninitialised, in memory that the program may read and write. */
+/* Uninitialised, in memory that the program may read and write; on a device. */
 ls_tensor *ls__tensor_here(ls_shape shape, ls_dtype dtype);
+ls_tensor *ls__tensor_on(ls__pool *on, ls_shape shape, ls_dtype dtype);
 /* The elements there, and where tensors are made from nothing. The tensor itself where it lies so;
  * else a copy, row-major and outside the graph, that is complete. */
 ls_tensor *ls__tensor_to_here(ls_tensor *t);
