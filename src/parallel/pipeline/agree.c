@@ -44,6 +44,9 @@ static void list_declaration(ls__facts *to, const void *arg)
     ls__facts_number(to, "log", set->log != NULL, REMEDY);
     ls__facts_number(to, "weighted", set->weighted, REMEDY);
     ls__facts_text(to, "cut", set->cut != NULL ? set->cut : "evenly", REMEDY);
+    ls__facts_text(to, "the backend of their device",
+                   d->p->backend != NULL ? d->p->backend : "none",
+                   "let all ranks make tensors on the same kind of device (ls_device_use)");
     list_parts(to, d);
 }
 

@@ -5,6 +5,7 @@
  *   make.c     cuts the model, finds the edges between stages and the tied parameters
  *   parts.c    frees the parts of other stages, and checks before that what they compute
  *   values.c   activations and gradients between stages: messages, or handed over on one rank
+ *   links.c    … in memory of a device, where its backend moves them
  *   versions.c stashes of parameters, for schedules that step within their tables
  *   run.c      executes this rank's list of the schedule
  *   evaluate.c forwards alone
@@ -34,6 +35,7 @@ typedef struct ls__value_head { /* the header sent before a value's elements */
     int32_t dtype, ndim;
     bool requires_grad, known; /* known: a header was sent or received */
     bool channels_last;        /* in memory [N,H,W,C]; `dim` has this order then */
+    bool linked;               /* the elements, and their gradient, go by links.c */
     uint32_t place;            /* on the axes of the mesh in force (tensor/placement.h) */
     int64_t dim[LS_DIMS_MAX];
 } ls__value_head;
@@ -68,6 +70,7 @@ typedef struct ls__in_flight_value {
 typedef struct ls__send_buffer {
     void *memory;
     size_t room;
+    struct ls__storage *linked; /* instead, on the device; NULL: never used */
     ls_work *work;
 } ls__send_buffer;
 
@@ -127,11 +130,18 @@ typedef struct ls__stage_log {
     int64_t versions, micro_batches; /* before this call */
 } ls__stage_log;
 
+/* Groups for memory of a device: to another rank, and from it; NULL: nothing goes there. */
+typedef struct ls__stage_link {
+    ls_group *out, *in;
+} ls__stage_link;
+
 struct ls_pipeline {
     const ls__env *env;
     ls__arena arena; /* everything below but the schedule */
     ls_module *net;
-    ls_group *group; /* our own */
+    ls_group *group;       /* our own */
+    const char *backend;   /* of the device where tensors are made; NULL: it has none */
+    ls__stage_link *links; /* [ranks]; NULL: messages are memory of the host */
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
@@ -219,6 +229,25 @@ void ls__values_prepare_heads(ls_pipeline *p);
 void ls__values_prepare(ls_pipeline *p);
 void ls__values_forget(ls_pipeline *p); /* after a failure */
 void ls__send_queues_free(ls_pipeline *p);
+
+/* links.c */
+ls_status ls__stage_links_open(ls_pipeline *p); /* collective, as close */
+ls_status ls__stage_links_close(ls_pipeline *p);
+void ls__stage_links_fail(ls_pipeline *p, ls_status status, const char *text);
+/* Whether the value is sent to this rank of the pipeline by a link. */
+bool ls__stage_link_carries(const ls_pipeline *p, int peer, ls_tensor *value);
+struct ls__pool;
+typedef struct ls__stage_link_message {
+    int peer, tag; /* a rank of the pipeline */
+    int64_t count;
+    ls_dtype dtype;
+    const struct ls__pool *on; /* where the elements lie */
+    const char *what;          /* "activations" */
+} ls__stage_link_message;
+ls_status ls__stage_link_send(const ls_pipeline *p, const ls__stage_link_message *m,
+                              const void *elements, ls_work **work);
+ls_status ls__stage_link_receive(const ls_pipeline *p, const ls__stage_link_message *m,
+                                 void *elements, ls_work **work);
 
 /* versions.c */
 ls_status ls__version_stash(ls_pipeline *p, int version);

@@ -13,6 +13,7 @@
 #include "comm/core/cause.h"
 #include "dist/mesh.h"
 #include "parallel/pipeline/internal.h"
+#include "tensor/tensor.h"
 
 static ls_status no_memory(void)
 {
@@ -480,8 +481,15 @@ static ls_status make_pipeline(ls_pipeline *p)
     LS_TRY(make_versions(p));
     ls__values_prepare_heads(p);
     LS_TRY(make_tied_params(p));
+    LS_TRY(ls__stage_links_open(p));
     p->alike = false; /* the file is rank 0's */
     return ls__stage_log_begin(p);
+}
+
+static const char *backend_here(void)
+{
+    const ls__tensors *tensors = ls__tensors_get("ls_pipeline_new");
+    return tensors != NULL ? tensors->made->device->backend : NULL;
 }
 
 static void release_pipeline(ls_pipeline *p)
@@ -497,7 +505,7 @@ ls_status ls_pipeline_free(ls_pipeline *p)
     if (p == NULL) {
         return LS_OK;
     }
-    ls_status status = LS_OK;
+    ls_status status = ls__stage_links_close(p);
     for (int i = p->tied_count - 1; i >= 0; i--) {
         const ls_status freed = ls_group_free(p->tied[i].group);
         status = status < 0 ? status : freed;
@@ -527,7 +535,11 @@ ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_opt
         (void)ls_group_abort(group, "ls_pipeline_new: no memory");
         return no_memory();
     }
-    *p = (ls_pipeline){.env = env, .net = net, .set = given, .rank = ls_group_rank(group)};
+    *p = (ls_pipeline){.env = env,
+                       .net = net,
+                       .set = given,
+                       .rank = ls_group_rank(group),
+                       .backend = backend_here()};
     ls__arena_init(&p->arena, env, (size_t)64 << 10);
     ls_status status = ls_group_new(group, NULL, 0, "pipeline", &p->group);
     if (status == LS_OK) {

@@ -18,6 +18,7 @@
 #include "dist/agree.h"
 #include "nn/losses.h"
 #include "parallel/pipeline/internal.h"
+#include "placement/redistribute.h"
 #include "tensor/tensor.h"
 
 #include <lockstep/autograd.h>
@@ -383,13 +384,10 @@ static ls_status sum_tied_gradients(ls_pipeline *p)
         if (!p->tied[i].adds) {
             LS_TRY(ls__tensor_zero(grad));
         }
-        ls__host_view view;
-        LS_TRY(ls__host_view_of(grad, &view));
-        const ls_status status =
-            ls_all_reduce(p->tied[i].group, view.data, view.data, ls_numel(grad), ls_dtype_of(grad),
-                          LS_SUM, LS_OPTIONS(ls_collective_options, .tag = "tied"), NULL);
-        ls__host_view_close(&view, status == LS_OK);
-        LS_TRY(status);
+        ls__numbers x = {.count = ls_numel(grad), .dtype = ls_dtype_of(grad)};
+        x.data = ls__tensor_elements(grad, &x.on);
+        LS_TRY(x.data != NULL ? ls__numbers_all_reduce(p->tied[i].group, &x, LS_SUM, "tied")
+                              : ls__self.status);
     }
     return LS_OK;
 }
@@ -409,6 +407,7 @@ void ls__pipeline_fail(ls_pipeline *p, ls_status status, const char *message)
     for (int i = 0; i < p->tied_count; i++) {
         ls__group_fail(p->tied[i].group, status, text);
     }
+    ls__stage_links_fail(p, status, text);
 }
 
 /* Tells also the ranks of the wrapper `d` (or NULL). Ends all micro-batches in progress. The

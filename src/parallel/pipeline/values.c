@@ -57,15 +57,23 @@ static ls_tensor *elements_of(ls_tensor *value, ls__value_head *head)
 
 static bool is_same(const ls__value_head *a, const ls__value_head *b)
 {
-    return a->known && b->known && a->dtype == b->dtype && a->ndim == b->ndim &&
-           memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof a->dim[0]) == 0;
+    return a->known && b->known && a->linked == b->linked && a->dtype == b->dtype &&
+           a->ndim == b->ndim && memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof a->dim[0]) == 0;
 }
 
 static ls_tensor *empty_like(const ls__value_head *head)
 {
     ls_shape shape = {.ndim = head->ndim};
     memcpy(shape.dim, head->dim, (size_t)head->ndim * sizeof head->dim[0]);
-    return ls__tensor_here(shape, (ls_dtype)head->dtype);
+    return head->linked
+               ? ls__tensor_on(ls__tensors_get("pipeline")->made, shape, (ls_dtype)head->dtype)
+               : ls__tensor_here(shape, (ls_dtype)head->dtype);
+}
+
+/* Whether the elements lie where a receive of the host is posted before the head has come. */
+static bool is_expected(const ls__value_head *head)
+{
+    return head->known && !head->linked;
 }
 
 static size_t bytes_of(const ls__value_head *head)
@@ -82,6 +90,47 @@ static ls_collective_options options_with_tag(const char *tag)
     ls_collective_options options = ls_collective_defaults();
     options.tag = tag;
     return options;
+}
+
+/* ---- in memory of a device ---------------------------------------------------------------- */
+
+static ls__stage_link_message link_message(int peer, int tag, const ls_tensor *value,
+                                           const char *what)
+{
+    return (ls__stage_link_message){.peer = peer,
+                                    .tag = tag,
+                                    .count = ls_numel(value),
+                                    .dtype = ls_dtype_of(value),
+                                    .what = what};
+}
+
+static ls_status send_linked(const ls_pipeline *p, ls__stage_link_message message, ls_tensor *value,
+                             ls_work **work)
+{
+    ls__pool *on = NULL;
+    const void *elements = ls__tensor_elements(value, &on);
+    message.on = on;
+    return elements != NULL ? ls__stage_link_send(p, &message, elements, work) : ls__self.status;
+}
+
+/* The tensor is new, so its memory is free when its stream has come this far. */
+static ls_status receive_linked(const ls_pipeline *p, ls__stage_link_message message,
+                                ls_tensor *into, ls_work **work)
+{
+    ls__pool *on = NULL;
+    void *elements = ls__tensor_elements(into, &on);
+    message.on = on;
+    return elements != NULL ? ls__stage_link_receive(p, &message, elements, work) : ls__self.status;
+}
+
+/* The stream of the tensor's device waits for the message, or else the host. */
+static ls_status wait_for_linked(const ls_tensor *into, ls_work **work)
+{
+    ls__pool *on = NULL;
+    ls_work *waiting = *work;
+    *work = NULL;
+    (void)ls__tensor_place((ls_tensor *)(uintptr_t)into, &on);
+    return waiting != NULL ? ls_work_wait_stream(waiting, on != NULL ? on->stream : NULL) : LS_OK;
 }
 
 /* ---- values ------------------------------------------------------------------------------- */
@@ -108,7 +157,7 @@ ls_status ls__values_expect(ls_pipeline *p, ls__stage *s, int m)
         v->before = v->head;
         LS_TRY(ls_recv(p->group, &v->head, (int64_t)sizeof v->head, LS_UINT8, peer_of(p, s, e, m),
                        tag_of(p, e, m, HEAD), &options, &v->work[HEAD]));
-        if (v->before.known) {
+        if (is_expected(&v->before)) {
             v->value = empty_like(&v->before);
             LS_TRY(post_receive(p, s, e, m, ELEMENTS, v->value, &v->work[ELEMENTS]));
         }
@@ -130,7 +179,14 @@ static ls_status finish_value(const ls_pipeline *p, const ls__stage *s, const ls
     LS_ASSERT(v->posted);
     LS_TRY(wait_for_work(&v->work[HEAD]));
     LS_TRY(wait_for_work(&v->work[ELEMENTS]));
-    if (!is_same(&v->head, &v->before)) {
+    if (v->head.linked) {
+        v->value = empty_like(&v->head);
+        LS_TRY(ls_tensor_status(v->value));
+        LS_TRY(receive_linked(
+            p, link_message(peer_of(p, s, e, m), tag_of(p, e, m, OTHERS), v->value, "activations"),
+            v->value, &v->work[OTHERS]));
+        LS_TRY(wait_for_linked(v->value, &v->work[OTHERS]));
+    } else if (!is_same(&v->head, &v->before)) {
         v->value = empty_like(&v->head);
         LS_TRY(post_receive(p, s, e, m, OTHERS, v->value, &v->work[OTHERS]));
         LS_TRY(wait_for_work(&v->work[OTHERS]));
@@ -215,7 +271,23 @@ static ls_status send_elements(const ls_pipeline *p, const ls__stage *s, const l
                    tag_of(p, e, m, kind), &options, work);
 }
 
-/* If the shape is not that of the step before, an empty message takes the place of the elements. */
+/* If the receiver does not take them where it has posted a receive, an empty message goes there. */
+static ls_status send_others(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
+                             int m, ls__in_flight_value *v, ls_tensor *value)
+{
+    if (is_expected(&v->before)) {
+        LS_TRY(send_elements(p, s, e, m, ELEMENTS, value, 0, (ls_dtype)v->before.dtype,
+                             &v->work[ELEMENTS]));
+    }
+    return v->head.linked ? send_linked(p,
+                                        link_message(peer_of(p, s, e, m), tag_of(p, e, m, OTHERS),
+                                                     value, "activations"),
+                                        value, &v->work[OTHERS])
+                          : send_elements(p, s, e, m, OTHERS, value, ls_numel(value),
+                                          ls_dtype_of(value), &v->work[OTHERS]);
+}
+
+/* The elements go where the receiver expects them, if their shape is that of the step before. */
 static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e,
                             int m, ls__in_flight_value *v, ls_tensor *value)
 {
@@ -223,18 +295,13 @@ static ls_status send_value(const ls_pipeline *p, const ls__stage *s, const ls__
     LS_ASSERT(v->work[HEAD] == NULL); /* ls__values_sent has waited for the slot's last one */
     v->before = v->head;
     value = elements_of(value, &v->head);
+    v->head.linked = ls__stage_link_carries(p, peer_of(p, s, e, m), value);
     LS_TRY(ls_send(p->group, &v->head, (int64_t)sizeof v->head, LS_UINT8, peer_of(p, s, e, m),
                    tag_of(p, e, m, HEAD), &options, &v->work[HEAD]));
-    if (is_same(&v->head, &v->before)) {
-        return send_elements(p, s, e, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
-                             &v->work[ELEMENTS]);
-    }
-    if (v->before.known) {
-        LS_TRY(send_elements(p, s, e, m, ELEMENTS, value, 0, (ls_dtype)v->before.dtype,
-                             &v->work[ELEMENTS]));
-    }
-    return send_elements(p, s, e, m, OTHERS, value, ls_numel(value), ls_dtype_of(value),
-                         &v->work[OTHERS]);
+    return is_same(&v->head, &v->before) && !v->head.linked
+               ? send_elements(p, s, e, m, ELEMENTS, value, ls_numel(value), ls_dtype_of(value),
+                               &v->work[ELEMENTS])
+               : send_others(p, s, e, m, v, value);
 }
 
 ls_status ls__values_send(ls_pipeline *p, ls__stage *s, int m)
@@ -265,6 +332,13 @@ ls_status ls__grads_expect(ls_pipeline *p, ls__stage *s, int m)
         }
         v->grad = empty_like(&v->head);
         LS_TRY(ls_tensor_status(v->grad));
+        if (v->head.linked) {
+            LS_TRY(receive_linked(
+                p,
+                link_message(peer_of(p, s, e, m), tag_of(p, e, m, GRADIENT), v->grad, "gradients"),
+                v->grad, &v->grad_work));
+            continue;
+        }
         LS_TRY(ls_recv(p->group, ls_data(v->grad), ls_numel(v->grad), ls_dtype_of(v->grad),
                        peer_of(p, s, e, m), tag_of(p, e, m, GRADIENT), &options, &v->grad_work));
     }
@@ -298,7 +372,8 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
             LS_ASSERT(grad == NULL);
             grad = gradient_of(ls__pipeline_stage(p, e->to), m, e);
         }
-        LS_TRY(wait_for_work(&v->grad_work));
+        LS_TRY(v->head.linked && grad != NULL ? wait_for_linked(grad, &v->grad_work)
+                                              : wait_for_work(&v->grad_work));
         if (grad == NULL) {
             continue;
         }
@@ -309,13 +384,20 @@ ls_status ls__grads_take(ls_pipeline *p, ls__stage *s, int m, int out, ls_tensor
     return LS_OK;
 }
 
-/* The next buffer of the queue, with room for `bytes`. */
+/* The next buffer of the queue, when what it had was read. */
+static ls_status next_buffer(ls__send_queue *queue, ls__send_buffer **out)
+{
+    *out = &queue->buffer[queue->next];
+    queue->next = (queue->next + 1) % queue->count;
+    return wait_for_work(&(*out)->work);
+}
+
+/* With room for `bytes`. */
 static ls_status next_send_buffer(ls_pipeline *p, ls__send_queue *queue, size_t bytes,
                                   ls__send_buffer **out)
 {
-    ls__send_buffer *buffer = &queue->buffer[queue->next];
-    queue->next = (queue->next + 1) % queue->count;
-    LS_TRY(wait_for_work(&buffer->work));
+    ls__send_buffer *buffer = NULL;
+    LS_TRY(next_buffer(queue, &buffer));
     if (bytes > buffer->room) {
         void *memory = p->env->allocate(p->env, bytes);
         if (memory == NULL) {
@@ -332,6 +414,34 @@ static ls_status next_send_buffer(ls_pipeline *p, ls__send_queue *queue, size_t 
     return LS_OK;
 }
 
+/* The same in memory of the device, in its stream. `grad` NULL: zeros. */
+static ls_status send_grad_linked(const ls_pipeline *p, ls__send_queue *queue, ls_tensor *grad,
+                                  ls__stage_link_message message)
+{
+    ls__pool *on = ls__tensors_get("pipeline")->made;
+    ls__send_buffer *buffer = NULL;
+    const size_t bytes = (size_t)message.count * ls_dtype_size(message.dtype);
+    const void *from = grad != NULL ? ls__tensor_elements(ls_contiguous(grad), &on) : NULL;
+    if (grad != NULL && from == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(next_buffer(queue, &buffer));
+    if (buffer->linked == NULL || buffer->linked->bytes < bytes) {
+        ls__storage_unref(buffer->linked);
+        buffer->linked = ls__storage_new(on, bytes);
+    }
+    if (buffer->linked == NULL) {
+        return ls__self.status;
+    }
+    if (from != NULL) {
+        on->k->copy(buffer->linked->data, from, bytes, on->stream);
+    } else {
+        on->k->zero(buffer->linked->data, bytes, on->stream);
+    }
+    message.on = on;
+    return ls__stage_link_send(p, &message, buffer->linked->data, &buffer->work);
+}
+
 /* A value that the stage's results do not depend on has no gradient: zeros go back. */
 ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
 {
@@ -345,6 +455,12 @@ ls_status ls__grads_send(ls_pipeline *p, ls__stage *s, int m)
         ls_tensor *leaf = s->slot[m].leaf[i], *grad = ls_grad(leaf);
         const size_t bytes = bytes_of(&arriving_value(s, m, i)->head);
         LS_TRY(grad != NULL ? ls_tensor_status(grad) : LS_OK);
+        if (arriving_value(s, m, i)->head.linked) {
+            LS_TRY(send_grad_linked(
+                p, &s->send_queue[i], grad,
+                link_message(peer_of(p, s, e, m), tag_of(p, e, m, GRADIENT), leaf, "gradients")));
+            continue;
+        }
         LS_TRY(next_send_buffer(p, &s->send_queue[i], bytes, &buffer));
         if (grad == NULL) {
             ls__elements_zero(buffer->memory, bytes);
@@ -436,7 +552,7 @@ void ls__values_prepare_heads(ls_pipeline *p)
 static void prepare_message(ls_pipeline *p, const ls__stage *s, const ls__stage_edge *e, int m,
                             ls__in_flight_value *v)
 {
-    const size_t bytes = v->head.known && !e->own ? bytes_of(&v->head) : 0;
+    const size_t bytes = is_expected(&v->head) && !e->own ? bytes_of(&v->head) : 0;
     int i = 0;
     while (i < LS__SIZES_PREPARED && v->prepared[i] != bytes && v->prepared[i] != 0) {
         i++;
@@ -469,6 +585,7 @@ void ls__send_queues_free(ls_pipeline *p)
         for (int i = 0; s->send_queue != NULL && i < s->arriving_count; i++) {
             for (int j = 0; j < s->send_queue[i].count; j++) {
                 const ls__send_buffer *buffer = &s->send_queue[i].buffer[j];
+                ls__storage_unref(buffer->linked);
                 if (buffer->memory != NULL) {
                     p->env->release(p->env, buffer->memory, buffer->room);
                 }
