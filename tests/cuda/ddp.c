@@ -81,8 +81,8 @@ DIST_TESTS(replicas_on_, _gpus_learn_what_they_learn_on_processors, 1, 2, 3)
     CHECK_OK(ls_group_free(nccl));
 }
 
-/* Each rank steps its part of the parameters, and gathers the others' in the device's memory; zero 1
- * on two ranks, 2 on three. */
+/* Each rank steps its part of the parameters, and gathers the others' in the device's memory; zero
+ * 1 on two ranks, 2 on three. */
 DIST_TESTS(the_optimizer_divided_among_, _gpus_has_the_losses_of_a_whole_one, 2, 3)
 {
     const training t = {make_gpt, language, true, true, 2e-5};
