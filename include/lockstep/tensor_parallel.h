@@ -87,7 +87,7 @@ LS_API ls_tensor *ls_tensor_parallel_cross_entropy(ls_tensor *logits, ls_tensor 
 /* activation(x weight^T + bias) with the conversions that follow from how `weight` is cut. */
 LS_API ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weight,
                                             ls_tensor *bias, ls_activation activation);
-/* x, converted once for several column layers that read it. */
+/* x, converted once for several column layers of `m` that read it; if none of them is cut, x. */
 LS_API ls_tensor *ls_tensor_parallel_input(ls_module *m, ls_tensor *x);
 /* x as the activations between the layers of `m` are along `dim`: with `sequence` this rank's part
  * of it. */

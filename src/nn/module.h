@@ -24,6 +24,7 @@ typedef struct ls__parallel {
     char axis[LS__AXIS_NAME_BYTES]; /* "": they do not */
     int number, ranks, rank;        /* of the axis in the mesh, and of this one along it */
     bool sequence, keep_gathered;
+    bool cuts;         /* a parameter of it, or of a module in it, or computes fewer heads */
     ls_hook *compares; /* of the model: its first inputs; NULL: it has */
     int heads; /* of a layer that computes fewer heads than there are ranks; 0: of another */
 } ls__parallel;

@@ -290,15 +290,26 @@ static ls_status check_plan(planning *p, ls_module *net, const char *plan)
     return status;
 }
 
-/* A layer's own `heads` stay. */
-static void mark(ls_module *m, const ls__parallel *how)
+static bool is_cut(const ls_tensor *param, const char *axis)
+{
+    const ls_placement place = ls_placement_of(param, axis);
+    return place != LS_INVARIANT && place != LS_REPLICATED && place != LS_UNPLACED;
+}
+
+/* A layer's own `heads` stay. Returns whether the module cuts. */
+static bool mark(ls_module *m, const ls__parallel *how)
 {
     const int heads = m->entries->parallel.heads;
+    bool cuts = heads > 0;
+    for (int i = 0; i < m->entries->count; i++) {
+        const ls__entry *at = &m->entries->list[i];
+        cuts |= at->kind == LS__ENTRY_PARAM && is_cut(at->tensor, how->axis);
+        cuts |= at->kind == LS__ENTRY_CHILD && mark(at->child, how);
+    }
     m->entries->parallel = *how;
     m->entries->parallel.heads = heads;
-    for (int i = 0; i < ls_module_child_count(m); i++) {
-        mark(ls_module_child_at(m, i), how);
-    }
+    m->entries->parallel.cuts = cuts;
+    return cuts;
 }
 
 /* Before the first forward pass of the model. */
@@ -340,7 +351,7 @@ ls_status ls_tensor_parallel(ls_module *net, const ls_tensor_parallel_options *o
     if (p.parts > 1) {
         p.cutting = true;
         LS_TRY(run(&p, net, given.plan));
-        mark(net, &p.how);
+        (void)mark(net, &p.how);
         net->entries->parallel.compares = ls_forward_pre_hook_new(net, compare_inputs, NULL);
         LS_TRY(net->entries->parallel.compares != NULL ? LS_OK : ls__self.status);
     }

@@ -303,7 +303,7 @@ ls_tensor *ls_tensor_parallel_input(ls_module *m, ls_tensor *x)
 {
     ls_tensor *refused;
     const ls__parallel *p = parallel_of(m, &refused);
-    return p != NULL ? entered(p, x) : refused != NULL ? refused : x;
+    return p != NULL && p->cuts ? entered(p, x) : refused != NULL ? refused : x;
 }
 
 ls_tensor *ls_tensor_parallel_between(ls_module *m, ls_tensor *x, int dim)

@@ -210,7 +210,11 @@ def a_llama_goes_through_folders_of_hugging_faces_and_over_any_mesh():
     for tied in ((), ("--tied",)):
         want = losses("gpt", "dp=2", *LLAMA, *tied)
         for mesh, *flags in (("dp=2,tp=2", "--sequence"), ("dp=2,tp=4",), ("dp=2,cp=2",),
-                            ("pp=2", "--micro-batches", 2)):
+                            ("pp=2", "--micro-batches", 2), ("dp=2,tp=2", "--tensor-plan", WHOLE_ATTENTION),
+                            ("dp=2,tp=2", "--tensor-plan", WHOLE_MLPS)):
+WHOLE_ATTENTION = "model.layers.*.mlp.gate_proj=column model.layers.*.mlp.up_proj=column model.layers.*.mlp.down_proj=row"
+WHOLE_MLPS = "model.layers.*.self_attn.q_proj=column model.layers.*.self_attn.k_proj=column model.layers.*.self_attn.v_proj=column " \
+             "model.layers.*.self_attn.o_proj=row"
             check_close(losses("gpt", mesh, *LLAMA, *tied, *flags), want)
     losses("gpt", "tp=2", *LLAMA, "--tied", "--save", saved, "--export", f"{first}/", steps=10)
     config = json.loads((first / "config.json").read_text())
