@@ -22,15 +22,31 @@ typedef struct block {
     bool recompute;
 } block;
 
-/* The second output is the loss of the gate, which a recomputed function has to give out. */
+/* x + part, which no gradient needs, so it is freed before backward. */
+static ls_tensor *added(ls_tensor *x, ls_tensor *part)
+{
+    ls_tensor *sum = ls_add(x, part);
+    ls_free(part);
+    return sum;
+}
+
+/* The second output is the loss of the gate, which a recomputed function has to give out. Experts
+ * see whole sequences, which choose as those of one process. */
 static ls_status block_body(ls_tensor *const *in, int n, ls_tensor **out, int m, void *block_of)
 {
     (void)n, (void)m;
     block *self = block_of;
-    ls_tensor *x = ls_add(in[0], ls_forward(self->attention, ls_forward(self->input_norm, in[0])));
-    ls_tensor *normed = ls_forward(self->post_norm, x);
-    LS_TRY(ls_forward_many(self->experts, &normed, 1, out, 2));
-    out[0] = ls_add(x, out[0]);
+    ls_tensor *normed = ls_forward(self->input_norm, in[0]);
+    ls_tensor *x = added(in[0], ls_forward(self->attention, normed));
+    ls_free(normed);
+    normed = ls_forward(self->post_norm, x);
+    ls_tensor *whole = ls_tensor_parallel_whole(&self->base, normed, 1);
+    LS_TRY(ls_forward_many(self->experts, &whole, 1, out, 2));
+    if (whole != normed) {
+        ls_free(whole);
+    }
+    ls_free(normed);
+    out[0] = added(x, ls_tensor_parallel_between(&self->base, out[0], 1));
     return LS_OK;
 }
 
@@ -89,11 +105,13 @@ typedef struct mixtral {
     ls_module *tokens, *layers, *norm, *head;
     ls_kv_cache *cache; /* during ls_mixtral_forward_cached; else NULL */
     int64_t context;
+    ls_module_class cls; /* this model's, because `plan` depends on its shape */
+    char plan[400];
 } mixtral;
 
 static ls_tensor *embed(ls_module *m, ls_tensor *const *x) /* [B,T] -> [B,T,C] */
 {
-    return ls_forward(((mixtral *)m)->tokens, x[0]);
+    return ls_tensor_parallel_between(m, ls_forward(((mixtral *)m)->tokens, x[0]), 1);
 }
 
 static ls_tensor *head(ls_module *m, ls_tensor *const *x) /* [B,T,C] -> [B,T,V] */
@@ -117,6 +135,23 @@ static void mixtral_parts(ls_module *m, ls_parts *parts)
 
 static const ls_module_class mixtral_class =
     LS_MODULE_CLASS(.name = "mixtral", .forward = mixtral_forward, .parts = mixtral_parts);
+
+#define LAYER "model.layers.*."
+#define PLAN                                                                                       \
+    LAYER "self_attn.q_proj=column " LAYER "self_attn.k_proj=column(heads=%d) " LAYER              \
+          "self_attn.v_proj=column(heads=%d) " LAYER "self_attn.o_proj=row " LAYER                 \
+          "*_layernorm=sequence model.norm=sequence model.embed_tokens=vocab lm_head=column"
+
+/* Experts are whole on each rank. Ranks may share a head of keys and values, so the plan has their
+ * number. */
+static void write_plan(mixtral *self, const ls_mixtral_options *o)
+{
+    const int heads = o->kv_heads != 0 ? o->kv_heads : o->heads;
+    (void)snprintf(self->plan, sizeof self->plan, PLAN, heads, heads);
+    self->cls = mixtral_class;
+    self->cls.plan = self->plan;
+    self->base.cls = &self->cls;
+}
 
 /* Failures are recorded in the module, whose status ls_mixtral_new checks once. */
 static void build(mixtral *self, const ls_mixtral_options *o)
@@ -174,6 +209,7 @@ ls_module *ls_mixtral_new(const ls_mixtral_options *options)
     if (self == NULL) {
         return NULL;
     }
+    write_plan(self, &o);
     {
         LS_SKIP_INIT(true);
         build(self, &o);
@@ -302,7 +338,7 @@ ls_status ls_mixtral_save(ls_module *model, const char *path)
 /* A wrapper has no cache, and its `self` is not a mixtral. */
 static ls_status check_plain(const ls_module *m)
 {
-    return m->cls == &mixtral_class
+    return m->cls->forward == mixtral_forward
                ? LS_OK
                : ls_fail(LS_ERR_INVALID,
                          "mixtral: the module is a %s; a cache is for the plain model of "
@@ -332,10 +368,9 @@ ls_status ls_mixtral_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor 
     {
         LS_NO_GRAD;
         self->cache = cache;
-        ls_tensor *y = ls_forward(self->layers, ls_forward(self->tokens, x));
-        y = ls_slice(y, 1, tokens - last, tokens);
+        ls_tensor *y = ls_slice(ls_forward(self->layers, embed(m, &x)), 1, tokens - last, tokens);
         self->cache = NULL;
-        *logits = head(m, &y);
+        *logits = ls_tensor_parallel_whole(m, head(m, &y), 2);
     }
     LS_TRY(ls_tensor_status(*logits));
     return ls_kv_cache_commit(cache);

@@ -201,7 +201,19 @@ def a_mixtral_goes_through_folders_of_hugging_faces():
     assert json.loads((second / "config.json").read_text()) == config
 
 
+@test
+def a_mixtral_is_divided_over_any_mesh():
+    """The gate's loss is that of a pass, so the meshes have equal passes."""
+    want = losses("gpt", "dp=2", *MIXTRAL)
+    for mesh, *flags in (("dp=2,tp=2",), ("dp=2,tp=4", "--sequence"), ("dp=2,cp=2",), ("ep=2,tp=2", "--sequence"),
+                         ("dp=2,tp=2", "--recompute", "--sequence")):
+        check_close(losses("gpt", mesh, *MIXTRAL, *flags), want)
+
+
 LLAMA = ("--model", "llama", "--kv-heads", 2, "--hidden", 24)
+WHOLE_ATTENTION = "model.layers.*.mlp.gate_proj=column model.layers.*.mlp.up_proj=column model.layers.*.mlp.down_proj=row"
+WHOLE_MLPS = "model.layers.*.self_attn.q_proj=column model.layers.*.self_attn.k_proj=column model.layers.*.self_attn.v_proj=column " \
+             "model.layers.*.self_attn.o_proj=row"
 
 
 @test
@@ -212,9 +224,6 @@ def a_llama_goes_through_folders_of_hugging_faces_and_over_any_mesh():
         for mesh, *flags in (("dp=2,tp=2", "--sequence"), ("dp=2,tp=4",), ("dp=2,cp=2",),
                             ("pp=2", "--micro-batches", 2), ("dp=2,tp=2", "--tensor-plan", WHOLE_ATTENTION),
                             ("dp=2,tp=2", "--tensor-plan", WHOLE_MLPS)):
-WHOLE_ATTENTION = "model.layers.*.mlp.gate_proj=column model.layers.*.mlp.up_proj=column model.layers.*.mlp.down_proj=row"
-WHOLE_MLPS = "model.layers.*.self_attn.q_proj=column model.layers.*.self_attn.k_proj=column model.layers.*.self_attn.v_proj=column " \
-             "model.layers.*.self_attn.o_proj=row"
             check_close(losses("gpt", mesh, *LLAMA, *tied, *flags), want)
     losses("gpt", "tp=2", *LLAMA, "--tied", "--save", saved, "--export", f"{first}/", steps=10)
     config = json.loads((first / "config.json").read_text())

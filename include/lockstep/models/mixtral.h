@@ -49,7 +49,8 @@ typedef struct ls_mixtral_options {
 LS_DEFAULTS_FUNCTION(mixtral)
 
 /* x [B,T] int32 or int64 tokens -> logits [B,T,vocab]. Where a mesh with an axis "ep"
- * is in force, each rank has its part of the experts. NULL with ls_error_message on failure. */
+ * is in force, each rank has its part of the experts; along "tp" ls_tensor_parallel leaves them
+ * whole. NULL with ls_error_message on failure. */
 LS_API ls_module *ls_mixtral_new(const ls_mixtral_options *options);
 
 /* Loads a file, index or folder as transformers saves it (ls_safetensors_load); of experts, those
