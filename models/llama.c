@@ -54,11 +54,22 @@ typedef struct block {
     bool recompute;
 } block;
 
+/* x + layer(norm(x)). What is added, and the norm but for what the layer keeps of it, no gradient
+ * needs, so it is freed before backward. */
+static ls_tensor *with_layer(ls_tensor *x, ls_module *norm, ls_module *layer)
+{
+    ls_tensor *normed = ls_forward(norm, x), *part = ls_forward(layer, normed);
+    ls_tensor *sum = ls_add(x, part);
+    ls_free(part);
+    ls_free(normed);
+    return sum;
+}
+
 static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
     block *self = block_of;
-    x = ls_add(x, ls_forward(self->attention, ls_forward(self->input_norm, x)));
-    return ls_add(x, ls_forward(self->mlp, ls_forward(self->post_norm, x)));
+    x = with_layer(x, self->input_norm, self->attention);
+    return with_layer(x, self->post_norm, self->mlp);
 }
 
 /* With `recompute` only x is kept until backward. */

@@ -32,14 +32,17 @@ static ls_kv_cache *cache_of(const attention *self)
     return self->cache != NULL ? *self->cache : NULL;
 }
 
+/* The gradient needs no x, which its caller frees. */
 static ls_tensor *turned(const attention *self, ls_tensor *x)
 {
     ls_tensor *heads = heads_of(self, x);
     ls_kv_cache *cache = cache_of(self);
-    if (ls_context_divides(heads, CONTEXT)) {
-        return ls_context_rotary(heads, CONTEXT, self->rope_base);
-    }
-    return ls_rotary(heads, cache != NULL ? ls_kv_cache_length(cache) : 0, self->rope_base);
+    ls_tensor *out =
+        ls_context_divides(heads, CONTEXT)
+            ? ls_context_rotary(heads, CONTEXT, self->rope_base)
+            : ls_rotary(heads, cache != NULL ? ls_kv_cache_length(cache) : 0, self->rope_base);
+    ls_free(heads);
+    return out;
 }
 
 /* A cache keeps keys that are turned already. */
@@ -58,12 +61,14 @@ static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B
 {
     const attention *self = (attention *)m;
     x = ls_tensor_parallel_input(m, x);
-    ls_tensor *k = ls_forward(self->k, x), *v = ls_forward(self->v, x);
-    ls_tensor *queries = turned(self, ls_forward(self->q, x));
+    ls_tensor *q = ls_forward(self->q, x), *k = ls_forward(self->k, x), *v = ls_forward(self->v, x);
+    ls_tensor *queries = turned(self, q);
     ls_tensor *keys = turned(self, k), *values = heads_of(self, v);
     if (cache_of(self) != NULL) {
         extend(self, k, v, &keys, &values);
     }
+    ls_free(q);
+    ls_free(k);
     const ls_attention_options *causal = LS_OPTIONS(ls_attention_options, .causal = true);
     ls_tensor *seen = ls_context_divides(queries, CONTEXT)
                           ? ls_ring_attention(queries, keys, values, CONTEXT, causal)

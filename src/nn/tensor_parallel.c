@@ -412,7 +412,10 @@ ls_tensor *ls_tensor_parallel_heads(ls_tensor *x, int i, int parts, int64_t head
     ls_tensor *part = ls_slice(x, 2, i * c, (i + 1) * c);
     ls_tensor *heads = ls_reshape(part, LS_SHAPE(b, t, c / head_dim, head_dim));
     place_heads(heads, x);
-    return ls_transpose(heads, 1, 2);
+    ls_tensor *by_heads = ls_transpose(heads, 1, 2);
+    ls_free(heads); /* as long as a view lives, so does its storage */
+    ls_free(part);
+    return by_heads;
 }
 
 /* The axis along which the classes of the logits are sharded, or NULL. */

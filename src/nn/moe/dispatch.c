@@ -105,6 +105,15 @@ ls_status ls__moe_gather(ls__moe *m, const ls__moe_rules *r, const int64_t *fact
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+/* `to`, made of `from`, which no gradient needs and which is freed before backward. */
+static ls_tensor *instead_of(ls_tensor *from, ls_tensor *to)
+{
+    if (from != to) {
+        ls_free(from);
+    }
+    return to;
+}
+
 /* rows[index[i]]; their number stands for a row of zeros. */
 static ls_tensor *picked(ls_tensor *rows, const int64_t *index, int64_t count)
 {
@@ -169,6 +178,9 @@ static ls_tensor *run_experts(const ls__moe *m, ls_tensor *rows, const ls__moe_r
         return ls__call_refused();
     }
     joined = own > 1 ? ls_concat(part, (int)own, 0) : part[0];
+    for (int64_t e = 0; e < own && own > 1; e++) {
+        ls_free(part[e]);
+    }
     free(part);
     return joined;
 }
@@ -178,19 +190,22 @@ static ls_tensor *sent(const ls__moe *m, ls_tensor *rows, const int64_t *to, con
     return m->ranks > 1 ? ls_redistribute_rows(rows, m->axis, to, from) : rows;
 }
 
+/* Kept until backward are the rows that the experts read, and those that the weights scale. */
 ls_tensor *ls__moe_experts(ls__moe *m, ls_tensor *x, ls_tensor *weights, const ls__moe_route *route)
 {
     const int64_t k = m->options.top_k;
-    ls_tensor *rows = sent(m, picked(x, route->source, route->rows), route->send, route->receive);
+    ls_tensor *rows = picked(x, route->source, route->rows);
+    rows = instead_of(rows, sent(m, rows, route->send, route->receive));
     if (m->ranks > 1) {
-        rows = picked(rows, route->order, route->arrive);
+        rows = instead_of(rows, picked(rows, route->order, route->arrive));
     }
-    rows = run_experts(m, rows, route);
+    rows = instead_of(rows, run_experts(m, rows, route));
     if (m->ranks > 1) {
-        rows = picked(rows, route->back, route->arrive);
+        rows = instead_of(rows, picked(rows, route->back, route->arrive));
     }
-    rows = picked(sent(m, rows, route->receive, route->send), route->place, route->tokens * k);
+    rows = instead_of(rows, sent(m, rows, route->receive, route->send));
+    rows = instead_of(rows, picked(rows, route->place, route->tokens * k));
     ls_tensor *chosen = ls_reshape(rows, LS_SHAPE(route->tokens, k, ls_size(x, 1)));
     ls_tensor *scaled = ls_mul(chosen, ls_reshape(weights, LS_SHAPE(route->tokens, k, 1)));
-    return ls_sum_dim(scaled, 1, false);
+    return instead_of(scaled, ls_sum_dim(scaled, 1, false));
 }

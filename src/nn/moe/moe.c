@@ -213,6 +213,9 @@ static ls_status forward(ls_module *module, ls_tensor *const *in, int n, ls_tens
     ls_tensor *y = with_shared(self, x, given[0]);
     out[0] = ls_reshape(self->shared != NULL ? where_counted(counted, y) : y, ls_shape_of(in[0]));
     place_rows(out[0], in[0]);
+    if (out[0] != y) {
+        ls_free(y); /* a view of it shares its storage */
+    }
     note_loss(self, given[1]);
     if (m == 2) {
         out[1] = given[1] != NULL ? given[1] : ls_zeros(LS_SCALAR, LS_FLOAT32);
