@@ -33,20 +33,25 @@ typedef struct alpa_size {
     alpa_resnet resnet;
 } alpa_size;
 
-/* Tables 5 to 7 of the paper; layers, dim, heads, vocabulary, context, experts, experts of a token,
- * head of its own, width of the MLPs. */
-static const alpa_size gpts[] = {{1, "350M", {24, 1024, 16, 51200, 1024, 0, 0, true, 4}, {0}},
-                                 {4, "1.3B", {24, 2048, 32, 51200, 1024, 0, 0, true, 4}, {0}},
-                                 {8, "2.6B", {32, 2560, 32, 51200, 1024, 0, 0, true, 4}, {0}},
-                                 {16, "6.7B", {32, 4096, 32, 51200, 1024, 0, 0, true, 4}, {0}},
-                                 {32, "15B", {48, 5120, 40, 51200, 1024, 0, 0, true, 4}, {0}},
-                                 {64, "39B", {48, 8192, 64, 51200, 1024, 0, 0, true, 4}, {0}}};
-static const alpa_size moes[] = {{1, "380M", {8, 768, 16, 32000, 1024, 8, 2, true, 8}, {0}},
-                                 {4, "1.3B", {16, 768, 16, 32000, 1024, 16, 2, true, 8}, {0}},
-                                 {8, "2.4B", {16, 1024, 16, 32000, 1024, 16, 2, true, 8}, {0}},
-                                 {16, "10B", {16, 1536, 16, 32000, 1024, 32, 2, true, 8}, {0}},
-                                 {32, "27B", {16, 2048, 16, 32000, 1024, 48, 2, true, 8}, {0}},
-                                 {64, "70B", {32, 2048, 16, 32000, 1024, 64, 2, true, 8}, {0}}};
+/* Tables 5 to 7 of the paper. */
+#define GPT(layers_, dim_, heads_)                                                                 \
+    {                                                                                              \
+        .layers = layers_, .dim = dim_, .heads = heads_, .vocab = 51200, .context = 1024,          \
+        .untied = true                                                                             \
+    }
+#define MOE(layers_, dim_, experts_)                                                               \
+    {                                                                                              \
+        .layers = layers_, .dim = dim_, .heads = 16, .vocab = 32000, .context = 1024,              \
+        .experts = experts_, .top_k = 2, .untied = true, .mlp = 8 * (dim_)                         \
+    }
+static const alpa_size gpts[] = {
+    {1, "350M", GPT(24, 1024, 16), {0}}, {4, "1.3B", GPT(24, 2048, 32), {0}},
+    {8, "2.6B", GPT(32, 2560, 32), {0}}, {16, "6.7B", GPT(32, 4096, 32), {0}},
+    {32, "15B", GPT(48, 5120, 40), {0}}, {64, "39B", GPT(48, 8192, 64), {0}}};
+static const alpa_size moes[] = {
+    {1, "380M", MOE(8, 768, 8), {0}},    {4, "1.3B", MOE(16, 768, 16), {0}},
+    {8, "2.4B", MOE(16, 1024, 16), {0}}, {16, "10B", MOE(16, 1536, 32), {0}},
+    {32, "27B", MOE(16, 2048, 48), {0}}, {64, "70B", MOE(32, 2048, 64), {0}}};
 static const alpa_size resnets[] = {
     {1, "250M", {0}, {50, 160, 2}},   {4, "1B", {0}, {50, 320, 2}},
     {8, "2B", {0}, {50, 448, 2}},     {16, "4B", {0}, {50, 640, 2}},

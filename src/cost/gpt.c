@@ -8,14 +8,18 @@ bool ls__gpt_find(const char *name, ls__gpt *out)
 {
     static const struct {
         const char *name;
-        ls__gpt sizes;
-    } models[] = {{"gpt2", {12, 768, 12, 50257, 1024, 0, 0, false, 0}},
-                  {"gpt2-medium", {24, 1024, 16, 50257, 1024, 0, 0, false, 0}},
-                  {"gpt2-large", {36, 1280, 20, 50257, 1024, 0, 0, false, 0}},
-                  {"gpt2-xl", {48, 1600, 25, 50257, 1024, 0, 0, false, 0}}};
+        int64_t layers, dim, heads;
+    } models[] = {{"gpt2", 12, 768, 12},
+                  {"gpt2-medium", 24, 1024, 16},
+                  {"gpt2-large", 36, 1280, 20},
+                  {"gpt2-xl", 48, 1600, 25}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (strcmp(name, models[i].name) == 0) {
-            *out = models[i].sizes;
+            *out = (ls__gpt){.layers = models[i].layers,
+                             .dim = models[i].dim,
+                             .heads = models[i].heads,
+                             .vocab = 50257,
+                             .context = 1024};
             return true;
         }
     }
@@ -24,35 +28,65 @@ bool ls__gpt_find(const char *name, ls__gpt *out)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static int64_t mlp_of(const ls__gpt *g)
+/* Of an MLP. */
+static double matrices(const ls__gpt *g)
 {
-    return g->mlp > 0 ? g->mlp : 4;
+    return g->llama ? 3.0 : 2.0;
 }
 
-double ls__gpt_layer_parameters(const ls__gpt *g)
+/* Weights of a layer: of queries and of what attention returns, and of keys and values. */
+static double query_weights(const ls__gpt *g)
 {
-    const double h = (double)g->dim;
-    return 4.0 * h * h + 8.0 * h + ls__gpt_expert_parameters(g);
+    return 2.0 * (double)g->dim * (double)(g->heads * ls__gpt_head_dim(g));
+}
+
+static double key_weights(const ls__gpt *g)
+{
+    return 2.0 * (double)g->dim * (double)(ls__gpt_kv_heads(g) * ls__gpt_head_dim(g));
 }
 
 double ls__gpt_expert_parameters(const ls__gpt *g)
 {
-    const double h = (double)g->dim, m = (double)mlp_of(g);
-    return 2.0 * m * h * h + (m + 1.0) * h;
+    const double h = (double)g->dim, m = (double)ls__gpt_mlp(g);
+    return matrices(g) * m * h + (g->llama ? 0.0 : m + h);
 }
 
-double ls__gpt_around_experts(const ls__gpt *g)
+/* Of attention and both norms. */
+static double attention_parameters(const ls__gpt *g)
 {
-    return ls__gpt_layer_parameters(g) - ls__gpt_expert_parameters(g) +
-           (double)g->experts * (double)g->dim;
+    const double vectors = g->llama ? 2.0 : 8.0;
+    return query_weights(g) + key_weights(g) + vectors * (double)g->dim;
+}
+
+static double gate_parameters(const ls__gpt *g)
+{
+    return (double)g->experts * (double)g->dim;
+}
+
+double ls__gpt_layer_parameters(const ls__gpt *g)
+{
+    return attention_parameters(g) + ls__gpt_expert_parameters(g);
+}
+
+double ls__gpt_position_parameters(const ls__gpt *g)
+{
+    const int64_t rows = g->positions > 0 ? g->positions : g->context;
+    return g->llama ? 0.0 : (double)rows * (double)g->dim;
+}
+
+double ls__gpt_last_norm_parameters(const ls__gpt *g)
+{
+    return (g->llama ? 1.0 : 2.0) * (double)g->dim;
 }
 
 double ls__gpt_parameters(const ls__gpt *g)
 {
-    const double h = (double)g->dim, mixed = g->experts > 0 ? (double)(g->layers / 2) : 0.0;
-    return ((double)g->layers - mixed) * ls__gpt_layer_parameters(g) +
-           mixed * (ls__gpt_around_experts(g) + (double)g->experts * ls__gpt_expert_parameters(g)) +
-           (double)(g->vocab * (g->untied ? 2 : 1) + g->context) * h + 2.0 * h;
+    const double h = (double)g->dim, mixed = (double)ls__gpt_mixed(g, 0, g->layers);
+    return (double)g->layers * attention_parameters(g) +
+           ((double)g->layers - mixed) * ls__gpt_expert_parameters(g) +
+           mixed * (gate_parameters(g) + (double)g->experts * ls__gpt_expert_parameters(g)) +
+           (double)g->vocab * (g->untied ? 2.0 : 1.0) * h + ls__gpt_position_parameters(g) +
+           ls__gpt_last_norm_parameters(g);
 }
 
 ls__state_bytes ls__state_bytes_of(double count, int width, int stage, int n)
@@ -63,11 +97,20 @@ ls__state_bytes ls__state_bytes_of(double count, int width, int stage, int n)
                              .optimizer = (width == 4 ? 8.0 : 12.0) * (stage > 0 ? part : count)};
 }
 
-double ls__gpt_layer_share(const ls__gpt_use *u)
+double ls__gpt_shared_keys(const ls__gpt_use *u)
 {
-    const double mlp = ls__gpt_expert_parameters(&u->model);
-    return (ls__gpt_layer_parameters(&u->model) - mlp) / ls__gpt_ranks(u, LS__GPT_ATTENTION) +
-           mlp / ls__gpt_ranks(u, LS__GPT_MLP);
+    const bool shares =
+        u->model.kv_heads > 0 && u->model.kv_heads < ls__gpt_ranks(u, LS__GPT_ATTENTION);
+    return shares ? key_weights(&u->model) : 0.0;
+}
+
+double ls__gpt_layer_share(const ls__gpt_use *u, bool experts)
+{
+    const ls__gpt *g = &u->model;
+    const double shared = ls__gpt_shared_keys(u);
+    const double around = attention_parameters(g) - shared + (experts ? gate_parameters(g) : 0.0);
+    const double mlp = ls__gpt_expert_parameters(g) / ls__gpt_ranks(u, LS__GPT_MLP);
+    return around / ls__gpt_ranks(u, LS__GPT_ATTENTION) + shared + (experts ? 0.0 : mlp);
 }
 
 double ls__gpt_table_share(const ls__gpt_use *u, int part)
@@ -92,14 +135,44 @@ double ls__gpt_activation(const ls__gpt_use *u)
     return (double)tokens(u) * (double)u->model.dim;
 }
 
+/* Heads of keys on a rank, of which one at least. */
+static double own_keys(const ls__gpt_use *u)
+{
+    const double own = (double)ls__gpt_kv_heads(&u->model) / ls__gpt_ranks(u, LS__GPT_ATTENTION);
+    return u->model.kv_heads > 0 && own < 1.0 ? 1.0 : own;
+}
+
+double ls__gpt_keys(const ls__gpt_use *u)
+{
+    return (double)(tokens(u) * ls__gpt_head_dim(&u->model)) * own_keys(u);
+}
+
 /* Ranks that divide the MLP of a layer, or its experts. */
 static int mlp_ranks(const ls__gpt_use *u, bool experts)
 {
     return ls__gpt_ranks(u, experts ? LS__GPT_EXPERTS : LS__GPT_MLP);
 }
 
+/* Of each token on a rank, in dim: what attention reads and returns, queries and result of all its
+ * heads, keys and values of fewer. */
+static double heads_width(const ls__gpt_use *u)
+{
+    const ls__gpt *g = &u->model;
+    const double queries = (double)g->heads / ls__gpt_ranks(u, LS__GPT_ATTENTION);
+    return 2.0 * (queries + own_keys(u)) * (double)ls__gpt_head_dim(g) / (double)g->dim;
+}
+
+/* The width of an MLP, or of the experts that a token visits. */
+static double mlp_width(const ls__gpt_use *u, bool experts)
+{
+    const ls__gpt *g = &u->model;
+    return (double)ls__gpt_mlp(g) / (double)g->dim * (experts ? (double)g->top_k : 1.0) /
+           mlp_ranks(u, experts);
+}
+
 /* Norms and sums of residuals read and write 10 elements of each token's dim, the activation
- * function 2 elements of each of the MLP's width; their backwards read the gradients besides. */
+ * function 2 elements of each of the MLP's width; their backwards read the gradients besides. A
+ * gate is an activation function and a product; rotary positions are read and written. */
 static double pointwise(const ls__gpt_use *u, const ls__processor *d, double between, double within)
 {
     const double n = ls__gpt_activation(u) * u->width;
@@ -110,7 +183,15 @@ double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d)
 {
     const ls__gpt *g = &u->model;
     const int64_t heads = divided(g->heads, ls__gpt_ranks(u, LS__GPT_ATTENTION));
-    return ls__processor_attention(d, tokens(u) * heads, g->context, g->dim / g->heads);
+    return ls__processor_attention(d, tokens(u) * heads, g->context, ls__gpt_head_dim(g));
+}
+
+/* Of one expert, or of the MLP, for so many rows. */
+static double matrices_time(const ls__gpt_use *u, const ls__processor *d, int64_t rows,
+                            int64_t wide)
+{
+    const double up = ls__processor_matmul(d, rows, wide, u->model.dim);
+    return (matrices(&u->model) - 1.0) * up + ls__processor_matmul(d, rows, u->model.dim, wide);
 }
 
 /* Matrices of the MLP, or of the gate and of this rank's experts, to which the rows of all ranks of
@@ -118,31 +199,41 @@ double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d)
 static double mlp_time(const ls__gpt_use *u, const ls__processor *d, bool experts)
 {
     const ls__gpt *g = &u->model;
-    const int64_t n = tokens(u), h = g->dim, wide = divided(mlp_of(g) * h, mlp_ranks(u, experts));
+    const int64_t n = tokens(u), wide = divided(ls__gpt_mlp(g), mlp_ranks(u, experts));
     if (!experts) {
-        return ls__processor_matmul(d, n, wide, h) + ls__processor_matmul(d, n, h, wide);
+        return matrices_time(u, d, n, wide);
     }
     const int64_t own = divided(g->experts, u->ep > 1 ? u->ep : 1);
     const int64_t rows = divided(n * g->top_k, (int)own);
-    return ls__processor_matmul(d, n, g->experts, h) +
-           (double)own *
-               (ls__processor_matmul(d, rows, wide, h) + ls__processor_matmul(d, rows, h, wide));
+    return ls__processor_matmul(d, n, g->experts, g->dim) +
+           (double)own * matrices_time(u, d, rows, wide);
+}
+
+/* Queries, keys and values, in a GPT by one matrix, and what attention returns. */
+static double projections_time(const ls__gpt_use *u, const ls__processor *d)
+{
+    const ls__gpt *g = &u->model;
+    const int ranks = ls__gpt_ranks(u, LS__GPT_ATTENTION);
+    const int64_t n = tokens(u), h = g->dim, head = ls__gpt_head_dim(g);
+    const int64_t own = divided(g->heads, ranks) * head;
+    const int64_t keys = divided(ls__gpt_kv_heads(g), ranks) * head;
+    const double in =
+        g->llama ? ls__processor_matmul(d, n, own, h) + 2.0 * ls__processor_matmul(d, n, keys, h)
+                 : ls__processor_matmul(d, n, 3 * own, h);
+    return in + ls__processor_matmul(d, n, h, own);
 }
 
 /* Of a weight [k, n], a matrix multiplication for the result, one for the input's gradient and one
  * for the weight's. Attention has two for the result and four for its gradients. */
 ls__stage_times ls__gpt_layer_times(const ls__gpt_use *u, const ls__processor *d, bool experts)
 {
-    const ls__gpt *g = &u->model;
-    const int64_t n = tokens(u), h = g->dim;
-    const int64_t own = divided(g->heads, ls__gpt_ranks(u, LS__GPT_ATTENTION)) * (h / g->heads);
-    const double weights = ls__processor_matmul(d, n, 3 * own, h) +
-                           ls__processor_matmul(d, n, h, own) + mlp_time(u, d, experts);
-    const double attention = ls__gpt_attention_time(u, d);
-    const double wide =
-        (double)mlp_of(g) * (experts ? (double)g->top_k : 1.0) / mlp_ranks(u, experts);
-    ls__stage_times t = {.forward = weights + attention + pointwise(u, d, 10.0, 2.0 * wide),
-                         .input = weights + 2.0 * attention + pointwise(u, d, 12.0, 3.0 * wide),
+    const double weights = projections_time(u, d) + mlp_time(u, d, experts);
+    const double attention = ls__gpt_attention_time(u, d), wide = mlp_width(u, experts);
+    const double turned = u->model.llama ? heads_width(u) : 0.0;
+    const double there = (u->model.llama ? 5.0 : 2.0) * wide + turned;
+    const double back = (u->model.llama ? 8.0 : 3.0) * wide + turned;
+    ls__stage_times t = {.forward = weights + attention + pointwise(u, d, 10.0, there),
+                         .input = weights + 2.0 * attention + pointwise(u, d, 12.0, back),
                          .weight = weights};
     t.input += u->recompute ? t.forward : 0.0;
     t.backward = t.input + t.weight;
@@ -170,43 +261,56 @@ ls__stage_times ls__gpt_head_times(const ls__gpt_use *u, const ls__processor *d)
     return t;
 }
 
-/* Narayanan et al. 2021, section 5.1, without recomputation: 72 b s l h^2 (1 + s/6h + V/12lh), of
- * which 48 are the MLP's, and those once more for each further expert that a token visits. */
+/* Two for each multiplication and its sum, in forward once and in backward twice: of weights 6 a
+ * token, of attention 12 s for each element of its heads. Of a GPT that is the formula of
+ * Narayanan et al. 2021, section 5.1, without recomputation: 72 b s l h^2 (1 + s/6h + V/12lh). */
 double ls__gpt_flops(const ls__gpt_use *u)
 {
     const ls__gpt *g = &u->model;
     const double h = (double)g->dim, l = (double)g->layers, n = (double)(u->batch * g->context);
-    const double mixed = g->experts > 0 ? (double)(g->layers / 2) : 0.0;
-    const double mlp = 12.0 * (double)mlp_of(g), layer = 24.0 + mlp;
-    return n * l * h * h *
-               (layer + 12.0 * (double)g->context / h + 6.0 * (double)g->vocab / (l * h)) +
-           mlp * n * h * h * mixed * ((double)g->top_k - 1.0);
+    const double mixed = (double)ls__gpt_mixed(g, 0, g->layers);
+    const double mlp = matrices(g) * (double)ls__gpt_mlp(g) * h;
+    const double scores = 2.0 * (double)g->context * (double)(g->heads * ls__gpt_head_dim(g));
+    return 6.0 * n *
+           (l * (query_weights(g) + key_weights(g) + mlp + scores) + (double)g->vocab * h +
+            mlp * mixed * ((double)g->top_k - 1.0));
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Of each further expert of a token: its row and its result, and the MLP's width before and after
- * the activation function. */
-static double experts_kept(const ls__gpt_use *u)
+/* Of a width of the MLP: what is before and after the activation function, and of a gated one the
+ * product and its other factor. */
+static double mlp_kept(const ls__gpt *g)
 {
-    return (double)(u->model.top_k - 1) * ls__gpt_activation(u) * u->width *
-           (2.0 + 2.0 * (double)mlp_of(&u->model) / mlp_ranks(u, true));
+    return g->llama ? 4.0 : 2.0;
 }
 
-/* Of q, k, v and the result of attention, and of what is before and after the activation function.
- */
+/* Of each expert of a token its row and its result, and of each further one its MLP. */
+static double experts_kept(const ls__gpt_use *u)
+{
+    const ls__gpt *g = &u->model;
+    const double wide = (double)ls__gpt_mlp(g) / (double)g->dim / mlp_ranks(u, true);
+    const double further = (double)(g->top_k - 1) * mlp_kept(g) * wide;
+    return ls__gpt_activation(u) * u->width * (2.0 * (double)g->top_k + further);
+}
+
+/* Of q, k, v and the result of attention, and of the MLP. */
 static double layer_kept(const ls__gpt_use *u, bool experts)
 {
+    const ls__gpt *g = &u->model;
     const double n = (double)tokens(u), sbh = ls__gpt_activation(u), t = u->sequence ? u->tp : 1;
-    const double heads = ls__gpt_ranks(u, LS__GPT_ATTENTION);
-    const double within = 1.0 / heads + (double)mlp_of(&u->model) / 2.0 / mlp_ranks(u, experts);
-    const double statistics = 4.0 * (double)u->model.heads * n / heads; /* of the rows of scores */
+    const double wide = (double)ls__gpt_mlp(g) / (double)g->dim / mlp_ranks(u, experts);
+    const double within = heads_width(u) + mlp_kept(g) * wide;
+    const double statistics =
+        4.0 * (double)g->heads * n / ls__gpt_ranks(u, LS__GPT_ATTENTION); /* of rows of scores */
     const double more = experts ? experts_kept(u) : 0.0;
     if (u->width != 4) {
-        return sbh * (10.0 / t + 8.0 * within) + more;
+        const double masks = g->llama ? 0.0 : 2.0; /* of dropout */
+        return sbh * ((8.0 + masks) / t + 2.0 * within) + more;
     }
     const double between = u->sequence ? 2.0 + 2.0 / t : 4.0;
-    return 4.0 * sbh * (between + 4.0 * within) + statistics + 16.0 * n / t + 512.0 + more;
+    const double norms = g->llama ? 8.0 : 16.0;
+    return 4.0 * sbh * (between + within) + statistics + norms * n / t + 512.0 + more;
 }
 
 double ls__gpt_layer_kept(const ls__gpt_use *u, bool experts)

@@ -42,6 +42,7 @@ typedef struct ls__job_building {
     /* Of a layer; of tp without experts, and with them. Seconds of one direction, bytes of both. */
     double tp_layer[2], cp_forward, cp_backward, ep_layer;
     double tp_bytes[2], cp_bytes, ep_bytes;
+    double tp_keys;                          /* seconds of a backward beside them */
     double tp_ends[2];                       /* bytes, of the embedding and the head */
     ls__stage_times tp_end[2];               /* seconds of them */
     ls__stage_times layer[2][LS__JOB_PARTS]; /* without experts, and with them */

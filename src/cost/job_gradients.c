@@ -13,24 +13,22 @@
 static double end_parameters(const ls__job_building *b, int stage)
 {
     const ls__gpt *g = &b->job->use.model;
-    const double h = (double)g->dim, tokens = ls__gpt_table_share(&b->job->use, LS__GPT_TOKENS),
+    const double tokens = ls__gpt_table_share(&b->job->use, LS__GPT_TOKENS),
                  head = ls__gpt_table_share(&b->job->use, LS__GPT_HEAD);
     const bool last = stage == b->s->stages - 1;
-    return (stage == 0 ? tokens + (double)g->context * h : 0.0) +
-           (last ? 2.0 * h + (stage > 0 || g->untied ? head : 0.0) : 0.0);
+    return (stage == 0 ? tokens + ls__gpt_position_parameters(g) : 0.0) +
+           (last ? ls__gpt_last_norm_parameters(g) + (stage > 0 || g->untied ? head : 0.0) : 0.0);
 }
 
 ls__job_parameters ls__job_layer_parameters(const ls__job_building *b, int layer)
 {
     const ls__gpt *g = &b->job->use.model;
     const int ep = ls__job_size(b->job, LS__ALONG_EP);
-    if (!ls__gpt_has_experts(g, layer)) {
-        return (ls__job_parameters){ls__gpt_layer_share(&b->job->use), 0.0};
-    }
-    const double own = (double)((g->experts + ep - 1) / ep);
-    return (ls__job_parameters){
-        ls__gpt_around_experts(g) / ls__gpt_ranks(&b->job->use, LS__GPT_ATTENTION),
-        own * ls__gpt_expert_parameters(g) / ls__gpt_ranks(&b->job->use, LS__GPT_EXPERTS)};
+    const bool experts = ls__gpt_has_experts(g, layer);
+    const double own = experts ? (double)((g->experts + ep - 1) / ep) : 0.0;
+    return (ls__job_parameters){ls__gpt_layer_share(&b->job->use, experts),
+                                own * ls__gpt_expert_parameters(g) /
+                                    ls__gpt_ranks(&b->job->use, LS__GPT_EXPERTS)};
 }
 
 ls__job_parameters ls__job_rank_parameters(const ls__job_building *b, int rank)

@@ -44,14 +44,14 @@ static void describe_parts(ls__job_building *b, ls__sim_parts *out)
 {
     const ls__gpt_use *u = &b->job->use;
     const ls__gpt *g = &u->model;
-    const double h = (double)g->dim, tokens = ls__gpt_table_share(u, LS__GPT_TOKENS);
+    const double tokens = ls__gpt_table_share(u, LS__GPT_TOKENS);
     const double head = ls__gpt_table_share(u, LS__GPT_HEAD);
     ls__job_measure_layers(b);
     *out = (ls__sim_parts){.layer = {describe_layer(b, 0), describe_layer(b, 1)},
                            .embedding = ls__gpt_embedding_times(u, &b->job->device),
                            .head = ls__gpt_head_times(u, &b->job->device),
-                           .embedding_parameters = tokens + (double)g->context * h,
-                           .head_parameters = 2.0 * h + head,
+                           .embedding_parameters = tokens + ls__gpt_position_parameters(g),
+                           .head_parameters = ls__gpt_last_norm_parameters(g) + head,
                            .tied = g->untied ? 0.0 : tokens,
                            .head_kept = ls__gpt_head_kept(u),
                            .again = ls__gpt_layer_again(u, g->experts > 0),

@@ -70,18 +70,21 @@ static double sums_of_layer(const ls__gpt_use *u, bool experts)
     return attention + (experts && u->sequence ? 0.5 : 0.0);
 }
 
+/* In backward also those of the gradients of keys and values that ranks share. */
 static void measure_tp(ls__job_building *b)
 {
     const ls__sim_job *job = b->job;
     const double bytes = ls__gpt_activation(&job->use) * job->use.width;
     const ls__collective_cost cost = ls__job_all_reduce(b, LS__ALONG_TP);
+    const double keys = cost.sent * ls__gpt_shared_keys(&job->use) * job->use.width;
     ls__job_add_rings(b, -1, LS__ALONG_TP);
     b->tp_sum = ls__traffic_seconds(&b->traffic, cost.sent * bytes, cost.messages);
     for (int experts = 0; experts <= 1; experts++) {
         const double sums = sums_of_layer(&job->use, experts == 1);
         b->tp_layer[experts] = sums * b->tp_sum;
-        b->tp_bytes[experts] = sums * (1.0 + forward_count(job)) * cost.sent * bytes;
+        b->tp_bytes[experts] = sums * (1.0 + forward_count(job)) * cost.sent * bytes + keys;
     }
+    b->tp_keys = keys > 0.0 ? ls__traffic_seconds(&b->traffic, keys, 2 * cost.messages) : 0.0;
     measure_ends(b, cost.sent * bytes);
 }
 
@@ -91,8 +94,7 @@ static void measure_cp(ls__job_building *b)
 {
     const ls__sim_job *job = b->job;
     const int n = ls__job_size(job, LS__ALONG_CP);
-    const double bytes = 2.0 * ls__gpt_activation(&job->use) /
-                         ls__gpt_ranks(&job->use, LS__GPT_ATTENTION) * job->use.width;
+    const double bytes = 2.0 * ls__gpt_keys(&job->use) * job->use.width;
     const bool within = ls__cluster_level_of(&job->cluster, 0, (n - 1) * job->cp.stride) == 0;
     const double part = job->cores > 0.0 && within /* the cores themselves send */
                             ? 0.0
@@ -133,7 +135,7 @@ static ls__stage_times measure_part(const ls__job_building *b, int part, bool ex
     case LS__JOB_COMPUTE:
         return ls__gpt_layer_times(&b->job->use, &b->job->device, experts);
     case LS__JOB_TP:
-        return layer_waits(b, b->tp_layer[experts], b->tp_layer[experts]);
+        return layer_waits(b, b->tp_layer[experts], b->tp_layer[experts] + b->tp_keys);
     case LS__JOB_CP:
         return layer_waits(b, b->cp_forward, b->cp_backward);
     case LS__JOB_EP:

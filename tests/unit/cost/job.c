@@ -561,7 +561,7 @@ TEST(a_core_moves_messages_of_every_axis)
 TEST(a_job_of_3072_ranks_is_simulated_as_64)
 {
     ls__sim_job job = job_of(6, 64, 8, "8:300gbyte,8:200gbyte");
-    job.use.model = (ls__gpt){128, 25600, 160, 51200, 2048, 0, 0, false, 0};
+    job.use.model = (ls__gpt){128, 25600, 160, 51200, 2048, .untied = false};
     job.use.batch = 1;
     job.use.width = 2;
     job.spec.micro_batches = 512;
