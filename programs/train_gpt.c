@@ -211,17 +211,20 @@ static void introduce(const settings *s, const tokens *data, const trainer *t)
     trainer_introduce(t, s->shape.model, "windows");
 }
 
-/* The plan may say that blocks are recomputed, and is for these sizes; those of a published GPT-2
- * follow from its name. */
+/* The plan may say that blocks are recomputed, and is for these sizes, of which it has those of its
+ * model; those of a published GPT-2 follow from its name. */
 static void follow_plan(settings *s)
 {
     const decoder_shape *m = &s->shape;
+    const ls_mixtral_options o = decoder_mixtral_options(m);
     const ls_plan_size sizes[] = {
-        {"vocab", m->vocab}, {"context", m->context}, {"layers", m->layers}, {"dim", m->dim},
-        {"heads", m->heads}, {"experts", m->experts}, {"top_k", m->top_k}};
+        {"vocab", m->vocab},  {"context", m->context},  {"layers", m->layers},
+        {"dim", m->dim},      {"heads", m->heads},      {"experts", m->experts},
+        {"top_k", m->top_k},  {"kv_heads", o.kv_heads}, {"head_dim", o.head_dim},
+        {"hidden", o.hidden}, {"tied", m->tied}};
     const bool published = decoder_is_gpt2(m->model) && !m->exact;
     const bool experts = decoder_has_experts(m->model);
-    parallel_check_plan(&s->train, m->model, sizes, published ? 2 : experts ? 7 : 5);
+    parallel_check_plan(&s->train, m->model, sizes, published ? 2 : sizeof sizes / sizeof *sizes);
     parallel_check_experts(&s->train, experts ? m->experts : 0);
     s->shape.recompute = parallel_recompute(&s->train, strcmp(m->model, "lstm") != 0);
 }

@@ -273,8 +273,9 @@ static const cli_option options[] = {
      .help = "with --mesh: this many ranks share a host"},
     {"comm", CLI_SWITCH, &comm, .help = "with --mesh: what a step of a GPT sends along each axis"},
     {"memory", CLI_SWITCH, &memory,
-     .help = "what a block of a GPT keeps for backward; with MODEL, gpt2 to gpt2-xl: what training "
-             "keeps on each rank"},
+     .help =
+         "what a block of a GPT keeps for backward; with MODEL, gpt2 to gpt2-xl or the folder of "
+         "a GPT-2, Llama or Mixtral: what training keeps on each rank"},
     {"zero", CLI_COUNT, &zero, 0, 3, .fallback = "a row for each",
      .help = "with --memory MODEL, --comm: 1, optimizer state is divided among the ranks; 2, "
              "gradients as well; 3, parameters as well"},
@@ -322,7 +323,7 @@ int cmd_info(int argc, char **argv)
         return print_backends();
     }
     if (memory && first < argc) {
-        return print_zero(&command, argv[first], (int)zero, (int)ranks);
+        return print_zero(&command, argv, argv[first], (int)zero, (int)ranks);
     }
     if (first < argc) {
         return cli_wrong(&command, "\"%s\" is not expected here; give --memory before a model",

@@ -14,10 +14,13 @@
 #include "tools/cli/cli.h"
 #include "tools/sim.h"
 
-#define MODELS "gpt|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define MODELS "gpt|llama|mixtral|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
 #define SCHEDULES "1f1b|gpipe|naive|interleaved|zb-h1|pipedream|pipedream-2bw"
 #define AXES "dp|pp|tp|cp|ep"
-#define FULL 4 /* micro-batches for each rank of pp, as `plan pipeline` gives each stage */
+#define VOCAB 50257
+#define CONTEXT 1024
+#define EXPERTS 8 /* of mixtral */
+#define FULL 4    /* micro-batches for each rank of pp, as `plan pipeline` gives each stage */
 
 static const char *mesh = "dp=1", *model = "gpt2", *cluster, *device = SIM_DEVICE,
                   *dtype = "bfloat16", *schedule = "1f1b", *trace_file;
@@ -25,6 +28,7 @@ static int64_t layers, dim, heads, vocab, context, experts, top_k = 2, batch = 1
                                                             chunks, warm_up, zero;
 static double bucket = 25 << 20, cores;
 static bool sequence, recompute;
+static sim_model own;
 
 static int read_bucket(const cli_command *c, const cli_option *o, const char *text);
 
@@ -32,7 +36,7 @@ static const cli_option options[] = {
     {"mesh", CLI_TEXT, &mesh, .value_name = "AXES",
      .help = "ranks along dp, pp, tp, cp and ep; the last axis is the innermost: dp=8,pp=8,tp=8"},
     {"model", CLI_CHOICE, &model, .choices = MODELS,
-     .help = "the published sizes, or gpt with those of the options below"},
+     .help = "the published sizes, or gpt, llama or mixtral with those of the options below"},
     {"cluster", CLI_TEXT, &cluster, .value_name = "LEVELS|FILE", .fallback = SIM_CLUSTER,
      .help = "levels as count:bandwidth@latency, the innermost first; see below"},
     {"device", CLI_TEXT, &device, .value_name = "SPEEDS|FILE",
@@ -45,12 +49,13 @@ static const cli_option options[] = {
      .help = "width of the activations between layers"},
     {"heads", CLI_COUNT, &heads, .low = 1, .high = 1 << 16, .fallback = "the model's",
      .help = "heads of attention"},
-    {"vocab", CLI_COUNT, &vocab, .low = 1, .high = 1 << 24, .fallback = "50257",
+    SIM_MODEL_OPTIONS(own),
+    {"vocab", CLI_COUNT, &vocab, .low = 1, .high = 1 << 24, .fallback = "the model's; 50257",
      .help = "tokens of the vocabulary"},
-    {"context", CLI_COUNT, &context, .low = 1, .high = 1 << 20, .fallback = "1024",
+    {"context", CLI_COUNT, &context, .low = 1, .high = 1 << 20, .fallback = "the model's; 1024",
      .help = "tokens of a sequence"},
-    {"experts", CLI_COUNT, &experts, .low = 0, .high = 1 << 16,
-     .help = "experts in place of the MLP of every second layer; 0: none"},
+    {"experts", CLI_COUNT, &experts, .low = 0, .high = 1 << 16, .fallback = "0; 8 of mixtral",
+     .help = "experts in place of the MLP of every second layer, of mixtral of every one; 0: none"},
     {"top-k", CLI_COUNT, &top_k, .low = 1, .high = 1 << 16, .help = "experts that a token visits"},
     {"batch", CLI_COUNT, &batch, .low = 1, .high = 1 << 20,
      .help = "sequences of a micro-batch, on each rank of dp and ep"},
@@ -80,7 +85,7 @@ static const cli_option options[] = {
 
 static const cli_command command = {
     .name = "lockstep sim",
-    .about = "Predicts what a training step of a GPT takes on a cluster, by simulation.",
+    .about = "Predicts what a training step of a GPT or a Llama takes on a cluster, by simulation.",
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
     .more =
@@ -149,9 +154,38 @@ static void set(int64_t *size, int64_t given)
     *size = given > 0 ? given : *size;
 }
 
-static int read_model(ls__gpt *g)
+static int refuse_no_sizes(void)
 {
-    *g = (ls__gpt){.vocab = 50257, .context = 1024};
+    return cli_wrong(&command,
+                     "--model %s has no sizes of its own; give --layers, --dim and --heads", model);
+}
+
+/* A Llama, a Mixtral, or whatever is in a folder. */
+static int read_own(char *const *argv, ls__gpt *g)
+{
+    const bool folder = own.init != NULL;
+    decoder_shape shape = {.model = model,
+                           .layers = layers,
+                           .dim = dim,
+                           .heads = heads,
+                           .vocab = vocab > 0 || folder ? vocab : VOCAB,
+                           .context = context > 0 || folder ? context : CONTEXT,
+                           .experts = experts > 0 ? experts : EXPERTS,
+                           .top_k = top_k};
+    if (!folder && (layers == 0 || dim == 0 || heads == 0)) {
+        return refuse_no_sizes();
+    }
+    const int status = sim_read_model(&command, argv, &own, &shape, g);
+    model = shape.model;
+    return status;
+}
+
+static int read_model(char *const *argv, ls__gpt *g)
+{
+    if (sim_reads_model(&own, model)) {
+        return read_own(argv, g);
+    }
+    *g = (ls__gpt){.vocab = VOCAB, .context = CONTEXT};
     (void)ls__gpt_find(model, g);
     set(&g->layers, layers);
     set(&g->dim, dim);
@@ -161,14 +195,14 @@ static int read_model(ls__gpt *g)
     g->experts = experts;
     g->top_k = top_k;
     if (g->layers == 0 || g->dim == 0 || g->heads == 0) {
-        return cli_wrong(&command,
-                         "--model gpt has no sizes of its own; give --layers, --dim and --heads");
+        return refuse_no_sizes();
     }
-    return g->dim % g->heads == 0 ? 0
-                                  : cli_wrong(&command,
-                                              "--dim %" PRId64 " is no multiple of --heads %" PRId64
-                                              "; give one that is",
-                                              g->dim, g->heads);
+    if (g->dim % g->heads != 0) {
+        return cli_wrong(
+            &command, "--dim %" PRId64 " is no multiple of --heads %" PRId64 "; give one that is",
+            g->dim, g->heads);
+    }
+    return sim_refuse_ignored(&command, &own, model);
 }
 
 /* Refuses axes that do not divide the model. */
@@ -197,7 +231,7 @@ static int check_axes(const ls__sim_job *job)
                            g->top_k, g->experts);
 }
 
-static int read_job(ls__sim_job *job)
+static int read_job(char *const *argv, ls__sim_job *job)
 {
     *job = (ls__sim_job){.use = {.batch = batch,
                                  .sequence = sequence,
@@ -209,7 +243,7 @@ static int read_job(ls__sim_job *job)
                          .records = trace_file != NULL,
                          .count = ls__collective_counted};
     int status = read_mesh(job);
-    status = status == 0 ? read_model(&job->use.model) : status;
+    status = status == 0 ? read_model(argv, &job->use.model) : status;
     status = status == 0 ? check_axes(job) : status;
     if (status != 0) {
         return status;
@@ -237,14 +271,7 @@ static int read_job(ls__sim_job *job)
 
 static void print_head(const ls__sim_job *job)
 {
-    const ls__gpt *g = &job->use.model;
-    printf("%s: %" PRId64 " layers, dim %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64
-           ", context %" PRId64,
-           model, g->layers, g->dim, g->heads, g->vocab, g->context);
-    if (g->experts > 0) {
-        printf("; %" PRId64 " experts, %" PRId64 " a token", g->experts, g->top_k);
-    }
-    printf("; %.1f M parameters, %s\n", ls__gpt_parameters(g) * 1e-6, dtype);
+    sim_print_model(model, &job->use.model, dtype);
     printf("dp=%d, pp=%d, tp=%d", job->dp.size, job->pp.size, job->tp.size);
     if (job->cp.size > 1 || job->ep.size > 1) {
         printf(", cp=%d, ep=%d", job->cp.size, job->ep.size);
@@ -259,6 +286,7 @@ static void print_notes(ls__sim_job *job)
 {
     const int ranks = ls__sim_job_ranks(job), devices = job->cluster.devices;
     const int64_t on_most = (job->use.model.heads + job->tp.size - 1) / job->tp.size;
+    const int64_t keys = ls__gpt_kv_heads(&job->use.model);
     if (ls__cluster_extend(&job->cluster, ranks) && cluster != NULL) {
         printf("note: the cluster has %d devices for %d ranks; its highest level is taken with %d "
                "components\n",
@@ -268,6 +296,10 @@ static void print_notes(ls__sim_job *job)
         printf("note: tp=%d does not divide %" PRId64 " heads; the times are those of a rank with "
                "%" PRId64 ", and training refuses such a mesh\n",
                job->tp.size, job->use.model.heads, on_most);
+    } else if (keys % job->tp.size != 0 && job->tp.size % keys != 0) {
+        printf("note: tp=%d and %" PRId64 " heads of keys: one must divide the other, so training "
+               "refuses such a mesh\n",
+               job->tp.size, keys);
     }
     if (job->cp.size > 1 && job->use.model.context % (2 * job->cp.size) != 0) {
         printf("note: a rank of cp has two chunks of a sequence, so training refuses cp=%d of "
@@ -367,7 +399,7 @@ int cmd_sim(int argc, char **argv)
     if (first < 0) {
         return -1 - first;
     }
-    const int status = read_job(&job);
+    const int status = read_job(argv, &job);
     if (status != 0) {
         return status;
     }

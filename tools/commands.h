@@ -63,9 +63,10 @@ typedef struct parallel_question {
 /* Prints the bytes that a step sends, or (memory) that a block keeps; the exit code. */
 int print_parallel(const char *mesh, bool memory, parallel_question *q);
 struct cli_command;
-/* info_zero.c: what training of a published model keeps on each rank, with that much of it divided
- * (-1: a row for each); the exit code. */
-int print_zero(const struct cli_command *command, const char *model, int stage, int ranks);
+/* info_zero.c: what training of a published model, or of that in a folder, keeps on each rank, with
+ * that much of it divided (-1: a row for each); the exit code. */
+int print_zero(const struct cli_command *command, char *const *argv, const char *model, int stage,
+               int ranks);
 void print_mpi(void); /* info_backends.c: the plug-ins that carry data over MPI */
 
 /* The processor's name according to the kernel; "unknown" if there is none. processor.c */

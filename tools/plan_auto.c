@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `lockstep plan auto`: the mesh, the cuts, the schedule and all else with which a GPT trains
- * fastest on a cluster (src/plan/auto.h). */
+/* `lockstep plan auto`: the mesh, the cuts, the schedule and all else with which a GPT or a Llama
+ * trains fastest on a cluster (src/plan/auto.h). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "tools/plan.h"
 #include "tools/sim.h"
 
-#define MODELS "gpt|moe|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define MODELS "gpt|moe|llama|mixtral|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
 #define AXES "dp|pp|ep|cp|tp"
 #define EACH 8       /* sequences for each rank, as `lockstep train gpt` takes without --batch */
 #define RIVALS 4     /* meshes that the best one is compared with */
@@ -24,6 +24,7 @@
 static const char *cluster, *device = SIM_DEVICE, *dtype = "float32", *mesh, *out, *svg;
 static int64_t ranks, layers, dim, heads, vocab, context, experts, top_k, batch;
 static double memory, cores, bucket = 25 << 20;
+static sim_model own;
 
 static int read_bytes(const cli_command *c, const cli_option *o, const char *text);
 
@@ -42,14 +43,15 @@ static const cli_option options[] = {
      .help = "width of the activations between layers"},
     {"heads", CLI_COUNT, &heads, .low = 1, .high = 1 << 16, .fallback = "the model's; 4",
      .help = "heads of attention"},
+    SIM_MODEL_OPTIONS(own),
     {"vocab", CLI_COUNT, &vocab, .low = 1, .high = 1 << 24, .fallback = "the model's; 256",
      .help = "tokens of the vocabulary"},
     {"context", CLI_COUNT, &context, .low = 1, .high = 1 << 20, .fallback = "the model's; 128",
      .help = "tokens of a sequence"},
     {"experts", CLI_COUNT, &experts, .low = 1, .high = 1 << 16, .fallback = "8",
-     .help = "of moe: experts of every second layer"},
+     .help = "experts of every second layer of moe, of every one of mixtral"},
     {"top-k", CLI_COUNT, &top_k, .low = 1, .high = 1 << 16, .fallback = "2",
-     .help = "of moe: experts that a token visits"},
+     .help = "of moe and mixtral: experts that a token visits"},
     {"mesh", CLI_TEXT, &mesh, .value_name = "AXES", .fallback = "all",
      .help = "only meshes with these sizes, as in pp=2,dp=2; an axis that is missing has 1"},
     {"device", CLI_TEXT, &device, .value_name = "SPEEDS|FILE",
@@ -68,16 +70,20 @@ static const cli_option options[] = {
 
 static const cli_command command = {
     .name = "lockstep plan auto",
-    .about = "Finds how a GPT trains fastest on a cluster: mesh, stages, schedule, memory.",
-    .operands = MODELS,
+    .about = "Finds how a GPT or a Llama trains fastest on a cluster: mesh, stages, schedule, "
+             "memory.",
+    .operands = "[" MODELS "]",
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
     .more =
         "  lockstep plan auto gpt --layers 12 --dim 768 --heads 12 --cluster 4:10gbit,2:1gbit \\\n"
         "      --memory 2g --out plan.json\n"
+        "  lockstep plan auto --init TinyLlama/ --context 512 --cluster 4:10gbit     of its "
+        "config.json\n"
         "\n"
-        "Searched are meshes of dp, pp and tp that `lockstep train` runs, of gpt and moe with cp,\n"
-        "of moe with ep; the sequences of a micro-batch, --sequence, the schedule and its "
+        "Searched are meshes of dp, pp and tp that `lockstep train` runs, but of GPT-2 with cp, of "
+        "moe\n"
+        "and mixtral with ep; the sequences of a micro-batch, --sequence, the schedule and its "
         "warm-up,\n"
         "--zero, --recompute, and by the program of Alpa (Zheng et al., OSDI 2022, section 5.2) "
         "the\n"
@@ -125,11 +131,32 @@ static int read_experts(const char *name, ls__gpt *g)
                                               g->top_k, g->experts);
 }
 
-static int read_model(const char *name, ls__gpt *g)
+/* A Llama, a Mixtral, or whatever is in a folder; *name becomes its name. */
+static int read_own(char *const *argv, const char **name, ls__gpt *g)
+{
+    const bool folder = own.init != NULL;
+    decoder_shape shape = {.model = *name,
+                           .layers = given(layers, 4),
+                           .dim = given(dim, 128),
+                           .heads = given(heads, 4),
+                           .vocab = given(vocab, folder ? 0 : 256),
+                           .context = given(context, folder ? 0 : 128),
+                           .experts = given(experts, 8),
+                           .top_k = given(top_k, 2)};
+    const int status = sim_read_model(&command, argv, &own, &shape, g);
+    if (status == 0 && *name != NULL && !decoder_is_of_a_kind(*name, shape.model)) {
+        return cli_wrong(&command, "the model of --init is of a %s, and this is %s; leave one out",
+                         shape.model, *name);
+    }
+    *name = shape.model;
+    return status;
+}
+
+static int read_gpt(const char *name, ls__gpt *g)
 {
     const bool published = ls__gpt_find(name, g);
     if (!published) {
-        *g = (ls__gpt){4, 128, 4, 256, 128, 0, 0, true, 0};
+        *g = (ls__gpt){4, 128, 4, 256, 128, .untied = true};
     }
     g->layers = given(layers, g->layers);
     g->dim = given(dim, g->dim);
@@ -141,11 +168,19 @@ static int read_model(const char *name, ls__gpt *g)
                          "%s has its own --layers, --dim and --heads; leave them out, or give gpt",
                          name);
     }
-    return g->dim % g->heads == 0 ? 0
-                                  : cli_wrong(&command,
-                                              "--dim %" PRId64 " is no multiple of --heads %" PRId64
-                                              "; give one that is",
-                                              g->dim, g->heads);
+    if (g->dim % g->heads != 0) {
+        return cli_wrong(
+            &command, "--dim %" PRId64 " is no multiple of --heads %" PRId64 "; give one that is",
+            g->dim, g->heads);
+    }
+    const int status = sim_refuse_ignored(&command, &own, name);
+    return status == 0 ? read_experts(name, g) : status;
+}
+
+static int read_model(char *const *argv, const char **name, ls__gpt *g)
+{
+    return *name == NULL || sim_reads_model(&own, *name) ? read_own(argv, name, g)
+                                                         : read_gpt(*name, g);
 }
 
 /* Refuses axes that do not divide the model. */
@@ -193,7 +228,8 @@ static int read_mesh(const char *model, ls__auto_ask *ask)
     return check_axes(model, ask);
 }
 
-static int read_ask(const char *model, ls__auto_ask *ask)
+/* `model` becomes that of --init. */
+static int read_ask(char *const *argv, const char **model, ls__auto_ask *ask)
 {
     ls__sim_job *job = &ask->job;
     *job = (ls__sim_job){.use = {.width = strcmp(dtype, "float32") == 0 ? 4 : 2},
@@ -202,8 +238,7 @@ static int read_ask(const char *model, ls__auto_ask *ask)
     if (cluster == NULL) {
         return cli_wrong(&command, "--cluster is missing; give levels, such as 4:10gbit,2:1gbit");
     }
-    int status = read_model(model, &job->use.model);
-    status = status == 0 ? read_experts(model, &job->use.model) : status;
+    const int status = read_model(argv, model, &job->use.model);
     if (status == 0 && (sim_read_cluster(cluster, job) < 0 || sim_read_device(device, job) < 0)) {
         return fail();
     }
@@ -213,23 +248,16 @@ static int read_ask(const char *model, ls__auto_ask *ask)
     ask->ranks = ranks > 0 ? (int)ranks : job->cluster.devices;
     ask->batch = batch > 0 ? batch : (int64_t)EACH * ask->ranks;
     ask->memory_bytes = memory;
-    ask->contexts = !ls__gpt_find(model, &(ls__gpt){0}); /* GPT-2 has no ring attention */
+    ask->contexts = !decoder_is_gpt2(*model); /* it has no ring attention */
     (void)ls__cluster_extend(&job->cluster, ask->ranks);
-    return read_mesh(model, ask);
+    return read_mesh(*model, ask);
 }
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 
 static void print_head(const char *model, const ls__auto_ask *ask)
 {
-    const ls__gpt *g = &ask->job.use.model;
-    printf("%s: %" PRId64 " layers, dim %" PRId64 ", %" PRId64 " heads, vocabulary %" PRId64
-           ", context %" PRId64,
-           model, g->layers, g->dim, g->heads, g->vocab, g->context);
-    if (g->experts > 0) {
-        printf("; %" PRId64 " experts, %" PRId64 " a token", g->experts, g->top_k);
-    }
-    printf("; %.1f M parameters, %s\n", ls__gpt_parameters(g) * 1e-6, dtype);
+    sim_print_model(model, &ask->job.use.model, dtype);
     printf("%d ranks on %s; %" PRId64 " sequences a step", ask->ranks, cluster, ask->batch);
     if (memory > 0.0) {
         printf("; %.6g MB of memory for each rank", memory * 1e-6);
@@ -300,7 +328,7 @@ static void print_whole(int whole)
 }
 
 /* "1f1b, 8 x 4, layers 3-3, zero 1" */
-static void print_choice(const ls__auto_plan *p, int64_t all)
+static void print_choice(const ls__gpt *g, const ls__auto_plan *p)
 {
     if (p->pp.size > 1) {
         printf("%s", p->schedule);
@@ -311,11 +339,9 @@ static void print_choice(const ls__auto_plan *p, int64_t all)
     }
     printf("%d x %" PRId64, p->micro_batches, p->batch);
     if (p->pp.size > 1) {
-        print_stages(p, all);
+        print_stages(p, g->layers);
     }
-    if (p->whole != 0) {
-        print_whole(p->whole);
-    }
+    print_whole(ls__gpt_has_mlps(g) ? p->whole : p->whole & ~LS__GPT_MLP);
     if (p->zero > 0) {
         printf(", zero %d", p->zero);
     }
@@ -364,7 +390,7 @@ static void print_plans(const ls__auto_ask *ask, const ls__auto_result *found)
             }
         }
         printf(" ");
-        print_choice(p, ask->job.use.model.layers);
+        print_choice(&ask->job.use.model, p);
     }
     print_plans_notes(ask);
 }
@@ -412,11 +438,30 @@ static void print_why(const ls__auto_result *found)
     }
 }
 
-static void print_words(const char *model, const ls__auto_plan *best)
+static void print_words(const char *model, const ls__auto_ask *ask, const ls__auto_plan *best)
 {
     char words[LS__AUTO_WORDS_BYTES];
-    if (ls__auto_words(ls__auto_names_of(model), best, words)[0] != '\0') {
+    if (ls__auto_words(ls__auto_names_of(model), &ask->job.use.model, best, words)[0] != '\0') {
         printf("\nalong tp%s: %s\n", best->sequence ? " with --sequence" : "", words);
+    }
+}
+
+static void print_shape(const char *model, const ls__auto_ask *ask)
+{
+    const ls__gpt *g = &ask->job.use.model;
+    if (strcmp(model, "gpt") != 0) {
+        printf(" --model %s", model);
+    }
+    if (ask->contexts) { /* it has no sizes of its own */
+        printf(" --layers %" PRId64 " --dim %" PRId64 " --heads %" PRId64, g->layers, g->dim,
+               g->heads);
+    }
+    if (g->llama) {
+        printf(" --kv-heads %" PRId64 " --hidden %" PRId64 "%s", ls__gpt_kv_heads(g),
+               ls__gpt_mlp(g), g->untied ? "" : " --tied");
+    }
+    if (g->experts > 0) {
+        printf(" --experts %" PRId64 " --top-k %" PRId64, g->experts, g->top_k);
     }
 }
 
@@ -427,15 +472,10 @@ static void print_command(const char *model, const ls__auto_ask *ask)
         return;
     }
     printf("\nlockstep train gpt -n %d --plan %s", ask->ranks, out);
-    if (strcmp(model, "gpt") != 0) {
-        printf(" --model %s", model);
-    }
-    if (ask->contexts) { /* it has no sizes of its own */
-        printf(" --layers %" PRId64 " --dim %" PRId64 " --heads %" PRId64, g->layers, g->dim,
-               g->heads);
-    }
-    if (g->experts > 0) {
-        printf(" --experts %" PRId64 " --top-k %" PRId64, g->experts, g->top_k);
+    if (own.init != NULL) {
+        printf(" --init %s", own.init);
+    } else {
+        print_shape(model, ask);
     }
     printf(" --context %" PRId64 " --data ...\n", g->context);
 }
@@ -456,7 +496,7 @@ static int show(const char *model, const ls__auto_ask *ask, const ls__auto_resul
     print_space(found);
     print_plans(ask, found);
     print_why(found);
-    print_words(model, &found->mesh[0].best);
+    print_words(model, ask, &found->mesh[0].best);
     print_command(model, ask);
     if (out != NULL &&
         ls__auto_write(ls__env_posix(), ask, &found->mesh[0].best, model, cluster, out) < 0) {
@@ -481,8 +521,11 @@ int plan_auto(int argc, char **argv)
     if (first < 0) {
         return -1 - first;
     }
-    if (argc - first != 1 || cli_choice(MODELS, argv[first]) < 0) {
-        return cli_wrong(&command, "give one model: gpt, moe, or gpt2 to gpt2-xl");
+    const char *model = argc - first == 1 ? argv[first] : NULL;
+    if (argc - first > 1 || (model == NULL && own.init == NULL) ||
+        (model != NULL && cli_choice(MODELS, model) < 0)) {
+        return cli_wrong(&command, "give one model: gpt, moe, llama, mixtral, gpt2 to gpt2-xl, or "
+                                   "--init with the folder of one");
     }
     const char *const files[] = {out, svg};
     for (int i = 0; i < 2; i++) {
@@ -490,13 +533,12 @@ int plan_auto(int argc, char **argv)
             return plan_fail_to_write(files[i]);
         }
     }
-    int status = read_ask(argv[first], &ask);
+    int status = read_ask(argv, &model, &ask);
     if (status != 0) {
         return status;
     }
-    print_head(argv[first], &ask);
-    status =
-        ls__auto_find(ls__env_posix(), &ask, &found) < 0 ? fail() : show(argv[first], &ask, &found);
+    print_head(model, &ask);
+    status = ls__auto_find(ls__env_posix(), &ask, &found) < 0 ? fail() : show(model, &ask, &found);
     ls__auto_free(&found);
     return status;
 }

@@ -49,21 +49,31 @@ typedef struct search {
 #define SEQUENCE (1 << LS__GPT_DIVISIONS)
 #define PLACEMENTS (2 * SEQUENCE)
 
-/* False: a size does not allow the choice. One that divides nothing is none. */
+/* Ranks have whole heads of keys and values, or share one (ls_tensor_parallel: column(heads=N)). */
+static bool divides_heads(const ls__gpt *g, int tp)
+{
+    const int64_t keys = ls__gpt_kv_heads(g);
+    return g->heads % tp == 0 && (keys % tp == 0 || tp % keys == 0);
+}
+
+/* False: a size does not allow the choice. One that divides nothing is none. Where all layers have
+ * experts there is no MLP to divide. */
 static bool place(const ls__auto_ask *ask, ls__auto_plan *p, int choice)
 {
     const ls__gpt *g = &ask->job.use.model;
-    const int64_t size[] = {g->heads, 4 * g->dim, g->vocab, g->vocab};
-    const int tp = p->tp.size, layer = LS__GPT_ATTENTION | LS__GPT_MLP;
+    const int tp = p->tp.size, mlp = ls__gpt_has_mlps(g) ? LS__GPT_MLP : 0;
+    const bool divides[] = {divides_heads(g, tp), mlp != 0 && ls__gpt_mlp(g) % tp == 0,
+                            g->vocab % tp == 0, g->vocab % tp == 0};
     bool possible = tp > 1 ? (choice & (SEQUENCE - 1)) != SEQUENCE - 1 : choice == 0;
     p->whole = choice & (SEQUENCE - 1);
     p->sequence = (choice & SEQUENCE) != 0;
     for (int i = 0; i < LS__GPT_DIVISIONS; i++) {
-        possible = possible && (p->whole >> i & 1 || size[i] % tp == 0);
+        possible = possible && (tp == 1 || p->whole >> i & 1 || divides[i]);
     }
     const bool alike = !(p->whole & LS__GPT_TOKENS) == !(p->whole & LS__GPT_HEAD);
     return possible && (g->untied || alike) &&
-           (!p->sequence || ((p->whole & layer) == 0 && g->context % (tp * p->cp.size) == 0));
+           (!p->sequence ||
+            ((p->whole & (LS__GPT_ATTENTION | mlp)) == 0 && g->context % (tp * p->cp.size) == 0));
 }
 
 /* Ranks with other samples. */

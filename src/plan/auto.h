@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best plan of a GPT on a cluster: the search of `lockstep plan auto`.
+/* The best plan of a GPT, a Llama or a Mixtral on a cluster: the search of `lockstep plan auto`.
  *
  *     mesh                  dp x pp x ep x cp x tp = ranks, in both orders of pp and dp
  *       micro-batch         what divides a rank's part of the batch
@@ -78,13 +78,14 @@ typedef struct ls__auto_names {
     const char *blocks;               /* before the number of a layer */
     const char *embedding, *head;     /* their words */
     const char *attention, *mlp;      /* of all layers */
+    const char *keys[2];              /* layers of keys and values, where `attention` lacks them */
     const char *sequence, *last_norm; /* what adds up over parts of sequences */
 } ls__auto_names;
 const ls__auto_names *ls__auto_names_of(const char *model);
 
 /* "blocks.*.up=column blocks.*.down=row"; "" without tp. */
 #define LS__AUTO_WORDS_BYTES 512
-char *ls__auto_words(const ls__auto_names *names, const ls__auto_plan *plan,
+char *ls__auto_words(const ls__auto_names *names, const ls__gpt *model, const ls__auto_plan *plan,
                      char out[LS__AUTO_WORDS_BYTES]);
 
 /* The plan as a file of version 2 (lockstep/plan.h); `cluster` is for people. LS_ERR_MEMORY,

@@ -29,12 +29,35 @@ static const ls__auto_names gpt2 = {
     .last_norm = "transformer.ln_f=sequence",
     .head = ""};
 
+#define L "model.layers.*."
+static const ls__auto_names llama = {
+    .blocks = "model.layers.",
+    .embedding = "model.embed_tokens=vocab",
+    .sequence = L "*_layernorm=sequence",
+    .attention = L "self_attn.q_proj=column " L "self_attn.o_proj=row",
+    .keys = {L "self_attn.k_proj", L "self_attn.v_proj"},
+    .mlp = L "mlp.gate_proj=column " L "mlp.up_proj=column " L "mlp.down_proj=row",
+    .last_norm = "model.norm=sequence",
+    .head = "lm_head=column"};
+
+/* A Mixtral calls its parts as a Llama does. */
 const ls__auto_names *ls__auto_names_of(const char *model)
 {
-    return strncmp(model, "gpt2", strlen("gpt2")) == 0 ? &gpt2 : &gpt;
+    return strncmp(model, "gpt2", strlen("gpt2")) == 0                    ? &gpt2
+           : strcmp(model, "llama") == 0 || strcmp(model, "mixtral") == 0 ? &llama
+                                                                          : &gpt;
 }
 
-char *ls__auto_words(const ls__auto_names *names, const ls__auto_plan *p,
+/* Ranks may share a head of keys and values, so their words have its number. */
+static void add_keys(ls__text *text, const ls__auto_names *names, const ls__gpt *g)
+{
+    for (int i = 0; i < 2 && names->keys[i] != NULL; i++) {
+        ls__text_add(text, " %s=column(heads=%lld)", names->keys[i],
+                     (long long)ls__gpt_kv_heads(g));
+    }
+}
+
+char *ls__auto_words(const ls__auto_names *names, const ls__gpt *g, const ls__auto_plan *p,
                      char out[LS__AUTO_WORDS_BYTES])
 {
     const int divided = p->tp.size > 1 ? ~p->whole : 0;
@@ -46,12 +69,15 @@ char *ls__auto_words(const ls__auto_names *names, const ls__auto_plan *p,
                {divided & LS__GPT_ATTENTION, names->attention},
                {divided & LS__GPT_MLP, names->mlp},
                {p->sequence, names->last_norm},
-               {divided & LS__GPT_HEAD, names->head}};
+               {divided & LS__GPT_HEAD && g->untied, names->head}};
     ls__text text = {out, LS__AUTO_WORDS_BYTES};
     out[0] = '\0';
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (all[i].said && all[i].words[0] != '\0') {
             ls__text_add(&text, "%s%s", out[0] != '\0' ? " " : "", all[i].words);
+            if (all[i].words == names->attention) {
+                add_keys(&text, names, g);
+            }
         }
     }
     return out;
@@ -120,6 +146,13 @@ static json_t *shape_json(const ls__gpt *g)
         (void)json_object_set_new(shape, "experts", json_integer((json_int_t)g->experts));
         (void)json_object_set_new(shape, "top_k", json_integer((json_int_t)g->top_k));
     }
+    if (g->llama) {
+        json_t *more =
+            json_pack("{s:I, s:I, s:I, s:i}", "kv_heads", (json_int_t)ls__gpt_kv_heads(g),
+                      "head_dim", (json_int_t)ls__gpt_head_dim(g), "hidden",
+                      (json_int_t)ls__gpt_mlp(g), "tied", (int)!g->untied);
+        (void)json_object_update_new(shape, more);
+    }
     return shape;
 }
 
@@ -139,7 +172,7 @@ ls_status ls__auto_write(const ls__env *env, const ls__auto_ask *ask, const ls__
         p->sequence, "parts", parts_json(names, g->layers), "stages",
         stages_json(names, p, g->layers), "cluster", cluster, "memory_bytes", ask->memory_bytes,
         "predicted", predicted_json(p));
-    if (ls__auto_words(names, p, words)[0] != '\0') {
+    if (ls__auto_words(names, g, p, words)[0] != '\0') {
         (void)json_object_set_new(root, "tensor_plan", json_string(words));
     }
     const ls_status status = ls__plan_save(env, "plan", root, path);

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockstep info --comm` and `--memory`: published bytes, and the conversions of each layer."""
 
+import json
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
@@ -115,7 +117,13 @@ def memory_of_training_with_zero_is_rajbhandaris():
     says(rows, "Activations come on top, and the buckets on their way: with zero 2 and 3 those of gradients in backward, with zero 3 "
                "those of parameters in both passes; their memory stays for the next step")
     assert re.findall(r" ([0-9.]+) GB$", info("--memory", "gpt2", "-n", "1", "--zero", "2"), re.MULTILINE) == ["2.0"]
-    says(info("--memory", "gpt5", status=2), 'there is no model "%s"; give gpt2, gpt2-medium, gpt2-large or gpt2-xl')
+    says(info("--memory", "gpt5", status=2),
+         'there is no model "%s"; give gpt2, gpt2-medium, gpt2-large, gpt2-xl, or a folder with a config.json')
+    with tempfile.TemporaryDirectory() as folder:  # TinyLlama, whose page says 1.1 B
+        (pathlib.Path(folder) / "config.json").write_text(json.dumps(dict(
+            model_type="llama", num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4, hidden_size=2048,
+            intermediate_size=5632, max_position_embeddings=2048, vocab_size=32000)))
+        assert ": 1100048384 parameters" in info("--memory", folder)
     says(info("gpt2", status=2), '"%s" is not expected here; give --memory before a model')
 
 

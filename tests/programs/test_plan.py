@@ -11,7 +11,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
-from sentences import says
+from sentences import says, sentence
 from tap import BUILD, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-plan-")
@@ -174,6 +174,123 @@ def plans_with_cp_and_ep_are_trained_as_printed():
         _, want = auto_losses(1, 4, "--batch", made["batch"], "--accum", batch // made["batch"], *train)
         assert len(got) == STEPS and all(abs(a - b) < 1e-4 * a for a, b in zip(want, got)), (made, want, got)
         assert f" x {made['batch']} windows x {made['micro_batches']}" in trained, (made, trained)
+
+
+KEYS = ("--kv-heads", 1, "--hidden", 48)
+MIXTRAL = (*KEYS, *EXPERTS)
+
+
+def train_printed(printed, *flags):
+    """The losses of the command that plan auto has printed."""
+    path = FOLDER / "printed-losses"
+    words = re.search(r"^lockstep (train gpt .*) --data \.\.\.$", printed, re.M)[1].split()
+    trained = command(LOCKSTEP, *words, "--data", text(), "--steps", STEPS, "--log-losses", path, *flags)
+    return trained, [float(line.split()[-1]) for line in path.read_text().splitlines()]
+
+
+@test
+def plans_of_a_llama_and_a_mixtral_are_trained_as_printed():
+    """Two ranks of tp share the only head of keys."""
+    batch, fast = 8, ("--device", "10gflop,10gbyte")
+    for model, mesh, ranks, *more in (("llama", None, 4), ("llama", "pp=2", 2, "--tied"), ("llama", "dp=2", 2), ("llama", "cp=2", 2),
+                                      ("llama", "tp=2", 2), ("llama", "pp=2,tp=2", 4, "--tied"), ("mixtral", None, 4),
+                                      ("mixtral", "ep=2", 2), ("mixtral", "tp=2", 2), ("mixtral", "pp=2,ep=2", 4)):
+        own = (*(KEYS if model == "llama" else MIXTRAL), *more)
+        one = () if mesh is None else ("--mesh", mesh)
+        printed, path, made = auto(3, "--cluster", f"{ranks}:10gbyte", "--batch", batch, *fast, *one, *own, model=model)
+        assert mesh in (None, made["mesh"]) and made["workers"] == ranks and made["model"] == model, made
+        assert made["shape"] == {"layers": 3, "dim": 32, "heads": 2, "vocab": 256, "context": 16, "kv_heads": 1, "head_dim": 16,
+                                 "hidden": 48, "tied": int("--tied" in more),
+                                 **({"experts": 4, "top_k": 2} if model == "mixtral" else {})}, made
+        assert re.search(rf"^  {made['mesh']} +[\d.e-]+ ", printed, re.M), printed
+        if mesh == "tp=2":
+            assert "self_attn.k_proj=column(heads=1)" in made["tensor_plan"] and ("mlp." in made["tensor_plan"]) == (model == "llama"), made
+        trained, got = train_printed(printed)
+        _, want = auto_losses(1, 3, "--batch", made["batch"], "--accum", batch // made["batch"], "--model", model, *own)
+        assert len(got) == STEPS and all(abs(a - b) < 1e-4 * a for a, b in zip(want, got)), (made, want, got)
+        assert f" x {made['batch']} windows x {made['micro_batches']}" in trained, (made, trained)
+
+
+@test
+def a_plan_for_another_llama_is_refused_by_name():
+    _, path, made = auto(3, "--cluster", "2:1gbit", *KEYS, model="llama")
+    train = ("train", "gpt", "-n", 2, "--data", text(), "--plan", path, *shape(3), "--model", "llama", "--hidden")
+    other = "ls_plan_check_model: the plan is for a %s with %s %lld, and this one has %lld; plan again for this model"
+    for name, words in (("kv_heads", (48, "--kv-heads", 2)), ("hidden", (64, "--kv-heads", 1)), ("tied", (48, "--kv-heads", 1, "--tied"))):
+        printed = refused(*train, *words)
+        says(printed, other)
+        assert f"the plan is for a llama with {name} " in printed, printed
+    says(refused("train", "gpt", "-n", 2, "--data", text(), "--plan", path, *shape(3), "--model", "mixtral", *MIXTRAL),
+         "ls_plan_check_model: the plan is for the model \"%s\", and this is \"%s\"; plan again for this model")
+
+
+TINY = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=32, intermediate_size=48,
+            max_position_embeddings=32, vocab_size=256)
+
+
+def folder_of(**changed):
+    """A folder with a config.json; what is None is left out of it."""
+    folder = FOLDER / "folder"
+    folder.mkdir(exist_ok=True)
+    config = {name: value for name, value in {**TINY, **changed}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@test
+def the_model_of_a_folder_is_planned_and_trained():
+    path = FOLDER / "folder.json"
+    for model, own in (("llama", (*KEYS, "--tied")), ("mixtral", MIXTRAL)):
+        folder = FOLDER / f"exported-{model}"
+        command(LOCKSTEP, "train", "gpt", "--data", text(), *shape(2), "--model", model, *own, "--steps", 1, "--export", f"{folder}/")
+        (folder / "run.json").unlink(missing_ok=True)  # as if transformers had written it
+        flags = ("--cluster", "4:1gbit", "--context", 8, "--batch", 8, "--out", path)
+        printed = command(LOCKSTEP, "plan", "auto", "--init", folder, *flags)
+        made = json.loads(path.read_text())
+        assert made["model"] == model and made["shape"]["context"] == 8 and made["shape"]["hidden"] == 48, made
+        assert printed.splitlines()[0].startswith(f"{model}: 2 layers, dim 32, 2 heads, 1 of keys, MLPs of 48"), printed
+        assert printed == command(LOCKSTEP, "plan", "auto", model, "--init", folder, *flags)
+        _, got = train_printed(printed)
+        assert len(got) == STEPS and got[0] < 7, got
+    printed = command(LOCKSTEP, "plan", "auto", "--init", folder_of(model_type="gpt2", n_layer=2, n_head=2, n_embd=32, n_positions=64),
+                      "--cluster", "2:1gbit", "--out", path)
+    assert json.loads(path.read_text())["model"] == "gpt2" and "gpt2: 2 layers, dim 32, 2 heads, vocabulary 256, context 64;" in printed
+
+
+@test
+def odd_configs_are_refused():
+    count = sentence('"%s": "%s" is missing or not a count; is it a GPT-2\'s, a Llama\'s or a Mixtral\'s?')
+    numbers = [name for name in TINY if name != "model_type"]
+    bad = [(count, {name: value}) for name in numbers for value in (0, -1, "4", 1.5, 10**12, [], True)]
+    bad += [(count, {name: None}) for name in numbers if name != "num_key_value_heads"]
+    bad += [(sentence("--heads %lld is not a multiple of --kv-heads %lld"), {"num_key_value_heads": 3}),
+            (sentence("--dim %lld is not a multiple of --heads %lld"), {"num_attention_heads": 64}),
+            (sentence("--dim %lld with --heads %lld: a head has an odd number of elements, which rotary positions turn in pairs; give it an "
+                      "even one"), {"head_dim": 7}),
+            (sentence('"%s": its config.json says %lld where --%s is at most %.0f; is it damaged?'), {"num_hidden_layers": 10**6}),
+            (sentence('"%s": "model_type" is "%s"; give a gpt2, a llama or a mixtral'), {"model_type": "bert"})]
+    for said, changed in bad:
+        folder = folder_of(**changed)
+        for words in (("plan", "auto", "--cluster", "2:1gbit"), ("sim",)):
+            done = subprocess.run([LOCKSTEP, *words, "--init", folder], text=True, capture_output=True, timeout=60)
+            assert done.returncode in (1, 2), (changed, done)
+            says(done.stderr, said)
+    for text_of in ("", "{", "[]", '{"model_type": "llama", "hidden_size": 1' + "0" * 30 + "}", "null", '"llama"', "[" * 5000):
+        folder = folder_of()
+        (folder / "config.json").write_text(text_of)
+        assert "config.json" in refused("plan", "auto", "--init", folder, "--cluster", "2:1gbit"), text_of
+    folder = folder_of()
+    for words, said in (
+            (("--init", FOLDER / "none"), sentence('--init "%s": there is no config.json; give the folder of a model, as transformers writes it')),
+            (("--init", folder, "--context", 64), sentence("--context is %lld, the model of --init knows %lld positions")),
+            (("--init", folder, "--layers", 3), sentence('--%s contradicts "%s", whose model has %lld; leave it out')),
+            (("--init", folder, "--top-k", 1), sentence("--top-k is for mixtral without --init, and this is a %s%s; leave it out")),
+            (("llama", "--top-k", 1), sentence("--top-k is for mixtral without --init, and this is a %s%s; leave it out")),
+            (("gpt", "--init", folder), sentence("the model of --init is of a %s, and this is %s; leave one out")),
+            ((), sentence("give one model: gpt, moe, llama, mixtral, gpt2 to gpt2-xl, or --init with the folder of one")),
+            (("gpt", "--kv-heads", 1), sentence("--%s is for llama and mixtral, and this is %s; leave it out")),
+            (("llama", "--experts", 4), sentence("--%s is for --model %s, and this is a %s; leave it out, or give --model"))):
+        says(refused("plan", "auto", *words, "--cluster", "2:1gbit"), said)
 
 
 @test

@@ -80,6 +80,30 @@ def all_axes_and_schedules_have_rows():
         assert parts(rows)["bubble"] == 0.0 and json.load(open(f"{folder}/t.json"))["traceEvents"], rows
 
 
+TINYLLAMA = dict(model_type="llama", num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4, hidden_size=2048,
+                 intermediate_size=5632, max_position_embeddings=2048, vocab_size=32000)
+MIXTRAL = dict(model_type="mixtral", num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096,
+               intermediate_size=14336, max_position_embeddings=32768, vocab_size=32000, num_local_experts=8, num_experts_per_tok=2)
+
+
+@test
+def published_llamas_and_mixtrals_have_their_sizes():
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder) / "config.json"
+        config.write_text(json.dumps(TINYLLAMA))
+        rows = sim("--init", folder, "--mesh", "dp=2,tp=8")
+        assert rows.startswith("llama: 22 layers, dim 2048, 32 heads, 4 of keys, MLPs of 5632, vocabulary 32000, context 2048; 1100.0 M"), rows
+        assert rows == sim("--model", "llama", "--layers", "22", "--dim", "2048", "--heads", "32", "--kv-heads", "4", "--hidden", "5632",
+                           "--vocab", "32000", "--context", "2048", "--mesh", "dp=2,tp=8")
+        config.write_text(json.dumps(MIXTRAL))
+        rows = sim("--init", folder, "--context", "4096", "--mesh", "dp=2,ep=8,pp=4")
+        assert "; 8 experts, 2 a token; 46702.8 M parameters" in rows and re.search(r"^  ep +[1-9]\d* bytes", rows, re.M), rows
+    rows = sim("--model", "llama", "--layers", "2", "--dim", "384", "--heads", "24", "--kv-heads", "12", "--mesh", "tp=8")
+    says(rows, "note: tp=%d and %lld heads of keys: one must divide the other, so training refuses such a mesh")
+    says(sim("--model", "llama", status=2), "--model %s has no sizes of its own; give --layers, --dim and --heads")
+    says(sim("--model", "gpt2", "--tied", status=2), "--%s is for llama and mixtral, and this is %s; leave it out")
+
+
 @test
 def recomputed_blocks_keep_their_inputs_with_every_schedule():
     def kept(*options):
@@ -126,7 +150,7 @@ def what_cannot_be_is_refused():
     says(sim("--mesh", "dp=70000", status=2), "--mesh has %d ranks, %d along pp; at most %d and %d are possible")
     says(sim("--mesh", "pp=300", status=2), "--mesh has %d ranks, %d along pp; at most %d and %d are possible")
     assert "axes as name=size" in sim("--mesh", "dp", status=2)
-    says(sim("--model", "gpt", status=2), "--model gpt has no sizes of its own; give --layers, --dim and --heads")
+    says(sim("--model", "gpt", status=2), "--model %s has no sizes of its own; give --layers, --dim and --heads")
     says(sim("--dim", "770", status=2), "--dim %lld is no multiple of --heads %lld; give one that is")
     says(sim("--bucket", "1gbit", status=2), '--bucket is "%s"; give bytes, such as 25m')
     assert 'unexpected argument "gpt2"' in sim("gpt2", status=2)

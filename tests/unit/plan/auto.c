@@ -8,6 +8,8 @@
 
 #include <lockstep/lockstep.h>
 #include <lockstep/models/gpt.h>
+#include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
 
 #include "drawn.h"
 #include "plan/plan.h"
@@ -125,9 +127,13 @@ static void every_placement(exhaustive *e, ls__sim_job *job)
 {
     const int all = LS__GPT_ATTENTION | LS__GPT_MLP | LS__GPT_TOKENS | LS__GPT_HEAD;
     const int micro_batches = job->spec.micro_batches;
+    const int mlp = ls__gpt_has_mlps(&job->use.model) ? LS__GPT_MLP : 0;
     job->use.tp = job->tp.size;
     for (int whole = 0; whole < (job->tp.size > 1 ? all : 1); whole++) {
-        const bool divided = (whole & (LS__GPT_ATTENTION | LS__GPT_MLP)) == 0;
+        const bool divided = (whole & (LS__GPT_ATTENTION | mlp)) == 0;
+        if (job->tp.size > 1 && mlp == 0 && (whole & LS__GPT_MLP) == 0) {
+            continue; /* there is none to divide */
+        }
         for (int sequence = 0; sequence <= (divided && job->tp.size > 1); sequence++) {
             job->use.whole = whole | LS__GPT_EXPERTS;
             job->use.sequence = sequence == 1;
@@ -149,7 +155,8 @@ static void every_micro_batch(exhaustive *e, ls__sim_job *job)
     }
 }
 
-/* Any order of pp and dp. 4 heads, 8 sequences of 32 tokens; experts are 4 or none. */
+/* Any order of pp and dp. 4 heads, of keys as many or 2, 8 sequences of 32 tokens; experts are 4 or
+ * none. */
 static void every_order(exhaustive *e, int pp, int dp, int ep, int cp, int tp)
 {
     ls__sim_job job = e->ask->job;
@@ -203,6 +210,11 @@ TEST(the_best_plan_is_within_5_percent_of_every_plan)
         ls__auto_ask ask = ask_of(clusters[draw(5)], devices[draw(3)], memory);
         ask.job.use.model.experts = draw(2) * 4;
         ask.job.use.model.top_k = 2;
+        if (i % 3 == 1) { /* a Llama, with experts a Mixtral */
+            ask.job.use.model.llama = true;
+            ask.job.use.model.kv_heads = 2;
+            ask.job.use.model.mlp = 176;
+        }
         const exhaustive all = every_plan(&ask);
         const ls_status status = ls__auto_find(ls__env_posix(), &ask, &found);
         CHECK((status == LS_OK) == (all.best < INFINITY));
@@ -370,7 +382,7 @@ static ls__auto_plan tensor_plan_of(const ls__auto_ask *given, int64_t heads, in
     ask.tp = ask.ranks;
     CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
     const ls__auto_plan best = found.mesh[0].best;
-    (void)ls__auto_words(ls__auto_names_of("gpt"), &best, words);
+    (void)ls__auto_words(ls__auto_names_of("gpt"), &ask.job.use.model, &best, words);
     ls__auto_free(&found);
     return best;
 }
@@ -409,14 +421,14 @@ TEST(along_tp_the_words_are_those_of_the_operators)
         ls_tensor_plan *plan = NULL;
         ls__auto_ask ask = ask_of(links[i], device, 0.0);
         ask.batch = 1;
-        ask.job.use.model = (ls__gpt){3, 64, 8, 256, 16, 0, 0, true, 0};
+        ask.job.use.model = (ls__gpt){3, 64, 8, 256, 16, .untied = true};
         CHECK_OK(ls_tensor_plan_find(net, &x, 1, y,
                                      LS_OPTIONS(ls_tensor_plan_options, .mesh = "tp=4",
                                                 .cluster = links[i], .device = device),
                                      &plan));
         ls__auto_plan best = tensor_plan_of(&ask, 8, 256, words);
         best.sequence = false;
-        (void)ls__auto_words(ls__auto_names_of("gpt"), &best, words);
+        (void)ls__auto_words(ls__auto_names_of("gpt"), &ask.job.use.model, &best, words);
         CHECK_STR(words, ls_tensor_plan_words(plan, "tp"));
         ls_tensor_plan_free(plan);
     }
@@ -424,6 +436,100 @@ TEST(along_tp_the_words_are_those_of_the_operators)
     ls_free(y);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
+}
+
+static int count_words(const char *plan)
+{
+    int count = 0;
+    for (const char *at = plan; *at != '\0'; at += strcspn(at, " ")) {
+        at += strspn(at, " ");
+        count += *at != '\0';
+    }
+    return count;
+}
+
+static bool has_word(const char *plan, const char *word, size_t length)
+{
+    for (const char *at = plan; *at != '\0'; at += strcspn(at, " ")) {
+        at += strspn(at, " ");
+        if (strcspn(at, " ") == length && memcmp(at, word, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* With all divided, and the sequence, the words are those of the model's class; their order is
+ * another one. */
+static void check_words(ls_module *net, const char *model, const ls__gpt *g)
+{
+    char words[LS__AUTO_WORDS_BYTES];
+    const ls__auto_plan plan = {
+        .tp = {2, 1}, .sequence = true, .whole = ls__gpt_has_mlps(g) ? 0 : LS__GPT_MLP};
+    CHECK_OK(ls_module_status(net));
+    (void)ls__auto_words(ls__auto_names_of(model), g, &plan, words);
+    CHECK(strlen(words) < LS__AUTO_WORDS_BYTES - 1);
+    CHECK_INT(count_words(words), count_words(net->cls->plan));
+    for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
+        const size_t length = strcspn(at, " ");
+        if (!has_word(net->cls->plan, at, length)) {
+            CHECK_STR(at, net->cls->plan);
+        }
+        at += length;
+    }
+    ls_module_free(net);
+}
+
+TEST(words_of_a_whole_plan_are_those_of_the_models_class)
+{
+    ls__gpt g = {2, 32, 4, 64, 16, .untied = true};
+    CHECK_OK(ls_init(NULL));
+    check_words(ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 4, .dim = 32)), "gpt",
+                &g);
+    g.llama = true;
+    for (int kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
+        g.kv_heads = kv_heads;
+        for (int tied = 0; tied <= 1; tied++) {
+            g.untied = tied == 0;
+            check_words(ls_llama_new(LS_OPTIONS(ls_llama_options, .layers = 2, .heads = 4,
+                                                .kv_heads = kv_heads, .dim = 32, .hidden = 48,
+                                                .vocab = 64, .tied = tied == 1)),
+                        "llama", &g);
+        }
+        g.untied = true;
+        g.experts = 4;
+        check_words(ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 2, .heads = 4,
+                                              .kv_heads = kv_heads, .dim = 32, .hidden = 48,
+                                              .experts = 4, .vocab = 64)),
+                    "mixtral", &g);
+        g.experts = 0;
+    }
+    CHECK_OK(ls_finalize());
+}
+
+/* Experts are whole, and heads of keys are divided or shared. */
+TEST(a_llama_and_a_mixtral_are_divided_along_tp_by_their_sizes)
+{
+    char words[LS__AUTO_WORDS_BYTES];
+    ls__auto_result found;
+    ls__auto_ask ask = ask_of("4:100gbyte", "10gflop,10gbyte", 0.0);
+    ask.pp = ask.dp = ask.cp = 1;
+    ask.tp = 4;
+    ask.job.use.model = (ls__gpt){LAYERS, 64, 12, 127, 32, 0, 0, true, 96, true, 2, 6, 0};
+    for (int i = 0; i < 4; i++) {
+        ls__gpt *g = &ask.job.use.model;
+        g->kv_heads = i == 0 ? 2 : i == 1 ? 4 : i == 2 ? 3 : 12; /* shared, divided, neither */
+        g->experts = i == 3 ? 8 : 0;
+        g->top_k = 2;
+        CHECK_OK(ls__auto_find(ls__env_posix(), &ask, &found));
+        const ls__auto_plan *best = &found.mesh[0].best;
+        (void)ls__auto_words(ls__auto_names_of("llama"), g, best, words);
+        CHECK_INT((best->whole & LS__GPT_ATTENTION) != 0, i == 2);
+        CHECK_INT(strstr(words, "k_proj") == NULL, i == 2);
+        CHECK_INT((best->whole & LS__GPT_MLP) != 0, i == 3);
+        CHECK_INT(strstr(words, "mlp.") == NULL, i == 3);
+        ls__auto_free(&found);
+    }
 }
 
 TEST(words_of_a_plan_are_read_as_they_were_written)
@@ -447,7 +553,8 @@ TEST(words_of_a_plan_are_read_as_they_were_written)
         CHECK_OK(ls__auto_write(ls__env_posix(), &ask, &best, model, "4:1gbit", path));
         CHECK_OK(ls_plan_read(path, &plan));
         CHECK_OK(ls_plan_get_settings(plan, &s));
-        CHECK_STR(s.tensor_plan, ls__auto_words(ls__auto_names_of(model), &best, words));
+        CHECK_STR(s.tensor_plan,
+                  ls__auto_words(ls__auto_names_of(model), &ask.job.use.model, &best, words));
         CHECK(strlen(words) < LS__AUTO_WORDS_BYTES - 1);
         ls_plan_free(plan);
     }
