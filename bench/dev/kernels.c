@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times the fast kernels on the shapes of a small GPT, on one thread: median thread CPU time of
  * several runs, one line a kernel. Copies of it that run at the same time show what the ranks of a
- * host get. With `cold` above 0 that many bytes are written before each run of a kernel that memory
- * limits, so that operands come from beyond the caches that hold less, as in training. Products run
- * one after another, as there: a processor that rests between them is faster.
+ * host get. With `cold` above 0 operands come from beyond the caches that hold less, as in training:
+ * that many bytes are written before each run of a kernel that memory limits, and products take
+ * turns with copies of their operands. These run one after another, as in training: a processor that
+ * rests between them is faster.
  *
  *     build/bench/dev/kernels [rows dim context cold]      rows = batch * context
  */
@@ -16,6 +17,7 @@
 #include "kernel/kernels.h"
 
 #define REPEATS 15
+#define COPIES 8 /* of the operands of products, which take turns where they are to be cold */
 
 typedef struct bench {
     const ls__kernels *k;
@@ -23,6 +25,8 @@ typedef struct bench {
     float *x, *y, *z, *w, *out, *out2;
     int64_t *index;
     void *workspace;
+    int64_t most; /* elements of an operand; each has `copies` */
+    int copies;
     float *cold;
     int64_t cold_bytes;
 } bench;
@@ -74,6 +78,14 @@ static void report(const char *label, double flops, double *took)
     }
 }
 
+/* The product of other copies of its operands than those of the run before. */
+static void multiply(const bench *b, ls__gemm g, int repeat)
+{
+    const int64_t copy = repeat % b->copies * b->most;
+    g.a += copy, g.b += copy, g.c += copy;
+    b->k->gemm(&g, NULL);
+}
+
 /* Linear with weight [out,in]: forward, gradient of the input, gradient of the weight. */
 static void linear(const bench *b, const char *name, int64_t in, int64_t out)
 {
@@ -85,11 +97,11 @@ static void linear(const bench *b, const char *name, int64_t in, int64_t out)
                    b->w,  in,    b->out,  in, 0.0f, NULL, {0}};
     ls__gemm dw = {true, false, out, in, b->rows, b->y, out, b->x, in, b->out, in, 1.0f, NULL, {0}};
     snprintf(label, sizeof label, "%s forward", name);
-    TIME(b, label, flops, b->k->gemm(&forward, NULL));
+    TIME(b, label, flops, multiply(b, forward, repeat));
     snprintf(label, sizeof label, "%s dX", name);
-    TIME(b, label, flops, b->k->gemm(&dx, NULL));
+    TIME(b, label, flops, multiply(b, dx, repeat));
     snprintf(label, sizeof label, "%s dW", name);
-    TIME(b, label, flops, b->k->gemm(&dw, NULL));
+    TIME(b, label, flops, multiply(b, dw, repeat));
 }
 
 /* q, k and v interleaved in one [B,T,3,H,D] tensor, as a fused projection leaves them. */
@@ -194,10 +206,12 @@ int main(int argc, char **argv)
     b.rows = argument(argc, argv, 1, 512);
     b.dim = argument(argc, argv, 2, 128);
     b.context = argument(argc, argv, 3, 128);
-    int64_t most = b.rows * (4 * b.dim + b.vocab) + 16 * b.dim * b.dim;
-    b.x = floats(most), b.y = floats(most), b.z = floats(most), b.w = floats(most);
-    b.out = floats(most), b.out2 = floats(most), b.workspace = floats(1 << 24);
     b.cold_bytes = argument(argc, argv, 4, 0);
+    b.copies = b.cold_bytes > 0 ? COPIES : 1;
+    b.most = b.rows * (4 * b.dim + b.vocab) + 16 * b.dim * b.dim;
+    const int64_t all = b.copies * b.most;
+    b.x = floats(all), b.y = floats(all), b.z = floats(b.most), b.w = floats(all);
+    b.out = floats(all), b.out2 = floats(b.most), b.workspace = floats(1 << 24);
     b.cold = floats(b.cold_bytes / 4 + 1);
     b.index = malloc((size_t)b.rows * 8);
     if (b.x == NULL || b.y == NULL || b.z == NULL || b.w == NULL || b.out == NULL ||
