@@ -9,6 +9,7 @@
  *
  * With sequence parallelism x comes in as a part of the sequence and is gathered, and partial sums
  * leave as such a part. Intermediate results that no gradient needs are freed at once. */
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/sharded.h>
@@ -270,6 +271,44 @@ ls_tensor *ls__parallel_embedding(ls_module *m, ls_tensor *weight, ls_tensor *in
                : ls_embedding(weight, index);
 }
 
+/* ---- plans that name one layer of a pair ---------------------------------------------------- */
+
+/* The path of m in the plan: from below the module that was cut. */
+static void path_of(const ls_module *m, char *out, size_t bytes)
+{
+    const ls_module *root = m;
+    while (root->entries->parent != NULL && ls__is_parallel(root->entries->parent)) {
+        root = root->entries->parent;
+    }
+    if (root == m || !ls__module_path_below(root, m, out, bytes)) {
+        (void)snprintf(out, bytes, "%s", ls__module_name(m));
+    }
+}
+
+/* Features that a column layer has divided are for a row layer, which takes no others. */
+static ls_status check_features(const ls__parallel *p, const ls_module *m, ls_tensor *x,
+                                ls_tensor *weight, ls_placement cut)
+{
+    char path[200];
+    const bool row = cut == LS_SHARDED(1), sound = x != NULL && ls_tensor_status(x) == LS_OK;
+    const int last = sound ? ls_ndim(x) - 1 : -1;
+    const bool part = last >= 0 && ls_placement_of(x, p->axis) == LS_SHARDED(last);
+    if (last < 0 || row == part || (row && ls_size(x, last) != p->ranks * ls_size(weight, 1))) {
+        return LS_OK;
+    }
+    path_of(m, path, sizeof path);
+    return row ? ls__fail(LS_ERR_PLACEMENT,
+                          "tensor_parallel: layer %s has the role row along axis %s, and its input "
+                          "%s is whole; give the layer before it the role column in the plan "
+                          "(--tensor-plan), or leave %s=row out",
+                          path, p->axis, ls__shape_print(ls_shape_of(x)).text, path)
+               : ls__fail(LS_ERR_PLACEMENT,
+                          "tensor_parallel: layer %s got an input %s whose features are divided "
+                          "along axis %s, because the layer before it has the role column; add "
+                          "%s=row to the plan (--tensor-plan), or leave column out before it",
+                          path, ls__shape_print(ls_shape_of(x)).text, p->axis, path);
+}
+
 /* ---- the calls of modules ----------------------------------------------------------------- */
 
 ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
@@ -281,6 +320,9 @@ ls_tensor *ls_tensor_parallel_linear(ls_module *m, ls_tensor *x, ls_tensor *weig
         return refused != NULL ? refused : ls_linear_activation(x, weight, bias, activation);
     }
     const ls_placement cut = ls_placement_of(weight, p->axis);
+    if (check_features(p, m, x, weight, cut) < 0) {
+        return ls__call_refused();
+    }
     if (cut == LS_SHARDED(1)) {
         return row(p, x, weight, bias, activation);
     }

@@ -389,6 +389,16 @@ def a_plan_that_was_found_trains_as_one_process():
 
 
 @test
+def a_plan_with_one_layer_of_a_pair_names_the_other():
+    for words, named in (("blocks.*.up=column", "add blocks.0.down=row to the plan"),
+                         ("blocks.*.qkv=column(3)", "add blocks.0.proj=row to the plan"),
+                         ("blocks.*.down=row", "or leave blocks.0.down=row out"),
+                         ("blocks.*.proj=row", "or leave blocks.0.proj=row out")):
+        printed = refused(2, "--mesh", "tp=2", "--tensor-plan", words)
+        assert named in printed and "(--tensor-plan)" in printed, printed
+
+
+@test
 def a_search_that_is_asked_for_wrongly_is_refused():
     def tensor(*flags):
         shape = ("--data", text(), "--layers", 1, "--dim", 16, "--heads", 2)

@@ -597,6 +597,38 @@ DIST_TEST(a_fused_projection_is_cut_by_its_parts, 2)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+/* One layer of a pair: the other gets the wrong features. */
+static void check_half(const char *plan, const char *says, const char *layer)
+{
+    LS_SCOPE;
+    ls_module *net =
+        ls_sequential_new((ls_module *[]){ls_linear_new(8, 8, NULL), ls_mlp_new(8, 8, 4)}, 2);
+    CHECK_OK(ls_tensor_parallel(net, LS_OPTIONS(ls_tensor_parallel_options, .plan = plan)));
+    CHECK_STATUS(ls_tensor_status(ls_forward(net, input(LS_SHAPE(3, 8), 0))), LS_ERR_PLACEMENT);
+    CHECK_SAYS(ls_error_message(), says);
+    CHECK_CONTAINS(ls_error_message(), layer);
+    ls_module_free(net);
+}
+
+DIST_TEST(a_plan_with_one_layer_of_a_pair_names_the_other_and_its_role, 2)
+{
+    const char *divided =
+        SAYS("tensor_parallel: layer %s got an input %s whose features are divided along axis %s, "
+             "because the layer before it has the role column; add %s=row to the plan "
+             "(--tensor-plan), or leave column out before it");
+    const char *whole =
+        SAYS("tensor_parallel: layer %s has the role row along axis %s, and its input %s is whole; "
+             "give the layer before it the role column in the plan (--tensor-plan), or leave "
+             "%s=row out");
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    check_half("1.fc1=column", divided, "layer 1.fc2 got an input [3,4]");
+    check_half("1.fc1=column 1.fc2=column", divided, "add 1.fc2=row to the plan");
+    check_half("0=column", divided, "add 1.fc1=row to the plan");
+    check_half("1.fc2=row", whole, "layer 1.fc2 has the role row");
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 /* Half of a model: an optimizer has it, and the first parameters of the plan come before it. */
 DIST_TEST(a_plan_cuts_all_or_nothing, 2)
 {
