@@ -13,7 +13,8 @@
  *     net = … ls_moe_new(dim, 4 * dim, LS_OPTIONS(ls_moe_options, .balance_loss = 0.01)) …
  *     net = ls_ddp_new(net, ls_world(), NULL);
  *     ...
- *     loss = ls_add(ls_cross_entropy(ls_forward(net, x), y, NULL), ls_moe_loss(net));
+ *     loss = ls_cross_entropy(ls_forward(net, x), y, NULL);
+ *     loss = ls_add(loss, ls_moe_loss(net));
  *
  * The axis is one of batches: its ranks have different samples. ls_ddp_new adds the gradients of
  * the gate and of everything else over both axes, and those of an expert over dp alone, since the
@@ -100,9 +101,10 @@ LS_API ls_module *ls_moe_new(int64_t dim, int64_t hidden, const ls_moe_options *
 LS_API ls_status ls_expert_parallel(ls_module *net);
 
 /* The losses of the last forward of all such layers in `module`, in the graph: add them to the loss
- * before ls_backward. Of this rank's tokens, so that the mean over the ranks is the whole batch's:
- * with LS_MOE_GLOBAL also where ranks have unequal numbers of tokens, with LS_MOE_LOCAL the mean of
- * the ranks' own.
+ * before ls_backward, in a statement after that of the forward, since C leaves open which argument
+ * of a call comes first. Of this rank's tokens, so that the mean over the ranks is the whole
+ * batch's: with LS_MOE_GLOBAL also where ranks have unequal numbers of tokens, with LS_MOE_LOCAL
+ * the mean of the ranks' own.
  * A tensor of 0 without layers or coefficients. LS_ERR_STATE: a layer has not run; LS_ERR_STALE:
  * its scope has ended. */
 LS_API ls_tensor *ls_moe_loss(ls_module *module);

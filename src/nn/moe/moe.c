@@ -418,7 +418,8 @@ static ls_status add_loss(ls__moe *m, void *arg)
 {
     ls_tensor **sum = arg;
     if (!m->ran) {
-        return ls__fail(LS_ERR_STATE, "moe_loss: a layer has not run yet; call ls_forward before");
+        return ls__fail(LS_ERR_STATE,
+                        "moe_loss: a layer has not run yet; call ls_forward in a statement before");
     }
     if (m->loss != NULL) {
         *sum = *sum != NULL ? ls_add(*sum, m->loss) : m->loss;

@@ -694,7 +694,8 @@ LOCAL_TEST(calls_without_a_layer_or_of_wrong_shapes_are_refused)
         LS_SCOPE;
         ls_tensor *x = ls_randn(LS_SHAPE(3, DIM)), *out[3];
         CHECK_STATUS(ls_tensor_status(ls_moe_loss(m)), LS_ERR_STATE);
-        CHECK_SAYS(ls_error_message(), "moe_loss: a layer has not run yet; call ls_forward before");
+        CHECK_SAYS(ls_error_message(),
+                   "moe_loss: a layer has not run yet; call ls_forward in a statement before");
         CHECK_STATUS(ls_tensor_status(ls_forward(m, ls_ones(LS_SHAPE(3), LS_FLOAT32))),
                      LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(), "moe: x is %s; give one whose last dimension is %lld");
