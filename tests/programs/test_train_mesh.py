@@ -11,6 +11,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
+import event_file
 import gpt2_folder
 import training
 from sentences import says
@@ -145,6 +146,21 @@ def experts_are_divided_and_their_counts_recorded():
 
 
 @test
+def tensorboard_has_a_curve_for_each_expert():
+    """Its rows in a step by their mean over the experts."""
+    log, board, experts = FOLDER / "curves.jsonl", emptied("board"), 20
+    losses("gpt", "ep=2", *MOE, "--experts", experts, "--log", log, "--tensorboard", board, steps=2)
+    shown = event_file.scalars_of_folder(board)
+    assert sum(tag.startswith("experts/") for tag in shown) == experts, shown.keys()
+    steps = [line for line in map(json.loads, log.read_text().splitlines()) if "expert_rows" in line]
+    for line in steps:
+        for expert, rows in enumerate(line["expert_rows"]):
+            share = rows * experts / sum(line["expert_rows"])
+            assert abs(shown[f"experts/{expert}"][line["step"]] - share) < 1e-5, (expert, line)
+    assert len(steps) == 2, steps
+
+
+@test
 def rows_of_experts_are_those_of_the_tokens_of_a_step():
     """Each of the 4 x 32 tokens of a micro-batch visits 2 experts of one block, whatever ranks it is on."""
     log = FOLDER / "rows.jsonl"
@@ -184,7 +200,7 @@ MIXTRAL = ("--model", "mixtral", "--kv-heads", 1, "--hidden", 24, "--experts", 4
 @test
 def a_mixtral_goes_through_folders_of_hugging_faces():
     saved, first, second = emptied("saved"), emptied("first"), emptied("second")
-    losses("gpt", "ep=4", *MIXTRAL, "--save", saved, "--export", f"{first}/", steps=10)
+    losses("gpt", "ep=2,tp=2", *MIXTRAL, "--save", saved, "--export", f"{first}/", steps=10)
     config = json.loads((first / "config.json").read_text())
     assert (config["model_type"], config["architectures"], config["num_key_value_heads"], config["num_local_experts"],
             config["intermediate_size"], config["rope_parameters"]["rope_theta"]) == (

@@ -253,15 +253,26 @@ static void gather(ls_module *net, const ls_moe_options *o, whole *w)
     w->b2 = all_of(net, "b2", !o->gated);
 }
 
+/* Of equal scores the first top_k experts are chosen: they get all tokens, and the others none. */
+static ls_module *layer_of(const ls_moe_options *o, bool equal_scores)
+{
+    ls_module *moe = ls_moe_new(DIM, HIDDEN, o);
+    CHECK(moe != NULL);
+    if (equal_scores) {
+        CHECK_OK(ls_fill_constant(ls_module_param(moe, "gate.weight"), 0.0));
+    }
+    return moe;
+}
+
 /* Without synchronisation gradients are this rank's, of experts those of all ranks' rows. */
-static void check_twin(const ls_moe_options *o)
+static void check_twin(const ls_moe_options *o, bool equal_scores)
 {
     static twin t[RANKS_MAX];
     const int rank = ls_rank();
     ls_mesh *mesh = mesh_of("ep=*");
     whole w;
     CHECK_OK(ls_manual_seed(5));
-    ls_module *net = ls_ddp_new(ls_moe_new(DIM, HIDDEN, o), ls_world(), NULL);
+    ls_module *net = ls_ddp_new(layer_of(o, equal_scores), ls_world(), NULL);
     CHECK(net != NULL);
     CHECK_OK(ls_ddp_set_sync(net, false));
     memset(t, 0, sizeof t);
@@ -297,10 +308,17 @@ DIST_TESTS(bits_of_, _ranks_are_those_of_one_process_with_the_union_of_the_token
             check_twin(LS_OPTIONS(ls_moe_options, .experts = EXPERTS, .top_k = 1 + way % 3,
                                   .gate = (ls_moe_gate)gate, .capacity = factors[way % 3],
                                   .tokens = LS_MOE_LOCAL, .renormalise = way % 2 == 0,
-                                  .gated = way > 2, .padded = false, .balance_loss = 0.1));
+                                  .gated = way > 2, .padded = false, .balance_loss = 0.1),
+                       false);
         }
         check_twin(LS_OPTIONS(ls_moe_options, .experts = EXPERTS, .gate = (ls_moe_gate)gate,
-                              .capacity = 0.75, .tokens = LS_MOE_GLOBAL, .balance_loss = 0.0));
+                              .capacity = 0.75, .tokens = LS_MOE_GLOBAL, .balance_loss = 0.0),
+                   false);
+        for (int top_k = 1; top_k <= 2; top_k++) {
+            check_twin(LS_OPTIONS(ls_moe_options, .experts = EXPERTS, .top_k = top_k,
+                                  .gate = (ls_moe_gate)gate, .balance_loss = 0.1),
+                       true);
+        }
     }
 }
 
@@ -376,6 +394,94 @@ DIST_TEST(losses_of_global_tokens_are_those_of_one_process_with_all_of_them, 4)
     ls_module_free(one);
     CHECK_OK(ls_mesh_use(mesh));
     ls_module_free(net);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* ---- padding -------------------------------------------------------------------------------- */
+
+enum { PLACES = 30 };
+
+static bool is_padding(int64_t token)
+{
+    return ls_rank() == 1 || token % 3 == 1;
+}
+
+/* Of one pass; gradients of this rank's. */
+typedef struct outcome {
+    ls_module *net;
+    ls_tensor *y, *loss;
+    int64_t tokens[EXPERTS], dropped;
+} outcome;
+
+static outcome outcome_of(const ls_moe_options *o, ls_tensor *x, ls_tensor *mask)
+{
+    outcome p;
+    ls_tensor *out[2];
+    CHECK_OK(ls_manual_seed(5));
+    p.net = ls_ddp_new(ls_moe_new(DIM, HIDDEN, o), ls_world(), NULL);
+    CHECK_OK(ls_ddp_set_sync(p.net, false));
+    CHECK_OK(ls_forward_many(p.net, (ls_tensor *[]){x, mask}, mask != NULL ? 2 : 1, out, 2));
+    CHECK_OK(ls_moe_counts(p.net, p.tokens, &p.dropped));
+    p.y = out[0];
+    p.loss = out[1];
+    CHECK_OK(ls_backward(ls_add(ls_sum(ls_mul(p.y, p.y)), p.loss)));
+    return p;
+}
+
+static void check_near(ls_tensor *got, ls_tensor *want)
+{
+    CHECK_INT(ls_numel(got), ls_numel(want));
+    const float *a = ls_data(ls_contiguous(got)), *b = ls_data(ls_contiguous(want));
+    for (int64_t i = 0; i < ls_numel(got); i++) {
+        CHECK_NEAR(a[i], b[i], 1e-5 * (1.0 + fabs(b[i])));
+    }
+}
+
+/* As if only the other tokens had been given. */
+static void check_padding(const ls_moe_options *o)
+{
+    static const char *const names[] = {"gate.weight", "w1", "w2"};
+    int64_t others[PLACES], count = 0;
+    float mask[PLACES];
+    LS_SCOPE;
+    ls_tensor *x = numbers(LS_SHAPE(PLACES, DIM), ls_rank());
+    for (int64_t t = 0; t < PLACES; t++) {
+        mask[t] = is_padding(t) ? 0.0f : 1.0f;
+        ((float *)ls_data(x))[t * DIM] *= is_padding(t) ? NAN : 1.0f;
+        others[count] = t;
+        count += !is_padding(t);
+    }
+    ls_tensor *at = ls_from_data(others, LS_SHAPE(count), LS_INT64);
+    const outcome got = outcome_of(o, x, ls_from_data(mask, LS_SHAPE(PLACES), LS_FLOAT32));
+    const outcome want = outcome_of(o, ls_index_select(x, 0, at), NULL);
+    check_near(ls_index_select(got.y, 0, at), want.y);
+    check_near(got.loss, want.loss);
+    CHECK(memcmp(got.tokens, want.tokens, sizeof got.tokens) == 0);
+    CHECK_INT(got.dropped, want.dropped);
+    for (int i = 0; i < 3; i++) {
+        check_near(ls_grad(ls_module_param(got.net, names[i])),
+                   ls_grad(ls_module_param(want.net, names[i])));
+    }
+    ls_module_free(got.net);
+    ls_module_free(want.net);
+}
+
+DIST_TEST(padding_counts_on_no_rank_and_a_rank_may_have_nothing_else, 4)
+{
+    static const struct {
+        double capacity;
+        ls_moe_tokens tokens;
+        bool padded;
+    } ways[] = {{0.0, LS_MOE_LOCAL, false},
+                {0.75, LS_MOE_LOCAL, false},
+                {0.75, LS_MOE_LOCAL, true},
+                {0.75, LS_MOE_GLOBAL, false}};
+    ls_mesh *mesh = mesh_of("ep=4");
+    for (int i = 0; i < 4; i++) {
+        check_padding(LS_OPTIONS(ls_moe_options, .experts = EXPERTS, .capacity = ways[i].capacity,
+                                 .tokens = ways[i].tokens, .padded = ways[i].padded,
+                                 .balance_loss = 0.3, .z_loss = 0.2));
+    }
     CHECK_OK(ls_mesh_free(mesh));
 }
 

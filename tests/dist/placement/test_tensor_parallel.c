@@ -9,6 +9,7 @@
 #include <lockstep/models/bert.h>
 #include <lockstep/models/gpt2.h>
 #include <lockstep/models/llama.h>
+#include <lockstep/models/mixtral.h>
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/vit.h>
 
@@ -159,6 +160,19 @@ static ls_module *tied_llama(void)
                                    .tied = true));
 }
 
+static ls_module *mixtral(void)
+{
+    return ls_mixtral_new(LS_OPTIONS(ls_mixtral_options, .layers = 2, .heads = 4, .kv_heads = 2,
+                                     .dim = 32, .hidden = 48, .experts = 4, .context = 16,
+                                     .vocab = 64, .balance_loss = 0.1, .init_std = 0.3));
+}
+
+static ls_tensor *mixtral_loss(ls_module *net, int step)
+{
+    ls_tensor *loss = gpt2_loss(net, step);
+    return ls_add(loss, ls_moe_loss(net));
+}
+
 /* The last tokens of each text are padding. */
 static ls_tensor *bert_loss(ls_module *net, int step)
 {
@@ -191,17 +205,18 @@ static void check_models(const ls_tensor_parallel_options *how)
     check_trial(&(trial){bert, bert_loss}, how);
     check_trial(&(trial){llama, gpt2_loss}, how);
     check_trial(&(trial){tied_llama, gpt2_loss}, how);
+    check_trial(&(trial){mixtral, mixtral_loss}, how);
     if (!how->sequence || ls_world_size() == 2) {
         check_trial(&(trial){vit, vit_loss}, how);
     }
 }
 
-DIST_TESTS(gpt2_bert_llama_and_vit_over_, _ranks, 2, 4)
+DIST_TESTS(gpt2_bert_llama_mixtral_and_vit_over_, _ranks, 2, 4)
 {
     check_models(WHOLE);
 }
 
-DIST_TESTS(gpt2_bert_llama_and_vit_with_sequence_parallelism_over_, _ranks, 2, 4)
+DIST_TESTS(gpt2_bert_llama_mixtral_and_vit_with_sequence_parallelism_over_, _ranks, 2, 4)
 {
     check_models(SEQUENCE);
     check_models(AGAIN);
@@ -233,7 +248,8 @@ static ls_module *gpt_of_experts(void)
 
 static const cached decoders[] = {{gpt_of_words, ls_gpt_cache_new, ls_gpt_forward_cached},
                                   {gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached},
-                                  {llama, ls_llama_cache_new, ls_llama_forward_cached}};
+                                  {llama, ls_llama_cache_new, ls_llama_forward_cached},
+                                  {mixtral, ls_mixtral_cache_new, ls_mixtral_forward_cached}};
 static const cached experts = {gpt_of_experts, ls_gpt_cache_new, ls_gpt_forward_cached};
 
 static ls_module *evaluated(const cached *d)
@@ -290,6 +306,8 @@ DIST_TESTS(texts_are_read_with_a_cache_over_, _ranks, 1, 2, 4)
     check_generation(&decoders[0], "tp=*");
     check_generation(&decoders[1], "tp=*");
     check_generation(&decoders[2], "tp=*");
+    check_generation(&decoders[3], "tp=*");
+    check_generation(&decoders[3], ls_world_size() == 4 ? "ep=2,tp=2" : "ep=*");
     check_generation(&experts, "ep=*");
     check_generation(&experts, ls_world_size() == 4 ? "ep=2,tp=2" : "tp=*");
 }
