@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times the fast kernels on the shapes of a small GPT, on one thread: median thread CPU time of
  * several runs, one line a kernel. Copies of it that run at the same time show what the ranks of a
- * host get. With `cold` above 0 operands come from beyond the caches that hold less, as in training:
- * that many bytes are written before each run of a kernel that memory limits, and products take
- * turns with copies of their operands. These run one after another, as in training: a processor that
- * rests between them is faster.
+ * host get. With `cold` above 0 operands come from beyond the caches that hold less, as they do in
+ * training: that many bytes are written before each run of a kernel that memory limits, and
+ * products take turns with copies of their operands. Products run one after another, as in
+ * training: a processor that rests between them is faster.
  *
  *     build/bench/dev/kernels [rows dim context cold]      rows = batch * context
  */
