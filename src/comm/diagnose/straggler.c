@@ -130,10 +130,14 @@ ls__straggler ls__straggler_find(const ls_group *group, const ls_work *work, boo
     return m;
 }
 
-/* A receive waits while its peer has sent a message with another tag: the likeliest cause. */
+/* A receive has found no message while its peer has sent one with another tag: the likeliest
+ * cause. */
 static void add_other_sends(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
     const size_t used = strlen(out);
+    if (work->message.stage != LS__RECV_MATCH) {
+        return;
+    }
     LS__LIST_EACH (at, &group->p2p->announced) {
         const ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         const ls__descriptor *d = &kept->message->descriptor;
