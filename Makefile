@@ -149,7 +149,7 @@ compare-sim: build
 	ninja -C $(BUILD) bench/dev/kernels bench/dev/overlap
 	bench/compare_sim.py --build $(BUILD) $(if $(ROW),--row $(ROW)) $(ARGS)
 
-# Every runnable plan of a small GPT on 4 ranks beside the one that lockstep plan auto finds: half an hour; ARGS="--every 100".
+# Every runnable plan of a small GPT on 4 ranks beside the one that lockstep plan auto finds: 45 minutes; ARGS="--every 100".
 compare-plan: build
 	ninja -C $(BUILD) bench/dev/kernels bench/dev/plans
 	bench/plan_regret.py --build $(BUILD) $(ARGS)

@@ -9,7 +9,7 @@ Each plan is trained once; then the thirty fastest and the search's take turns, 
 rounds. A plan is printed with its step, the prediction, the regret (its step over the fastest) and the memory of the largest
 rank: its peak resident set, above that of a rank that trains a GPT of one narrow layer, beside the prediction. What training
 refuses is counted. The device and the link are measured first, as in compare_sim.py. With `--every N` only each Nth plan is
-trained, and the search's. Run it on a machine that does nothing else: with --every 1 it takes half an hour.
+trained, and the search's. Run it on a machine that does nothing else: with --every 1 it takes some 45 minutes.
 """
 
 import argparse
