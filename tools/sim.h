@@ -26,9 +26,9 @@ typedef struct sim_model {
 /* Rows of a table of options. The formatter would give each field a line of its own. */
 /* clang-format off */
 #define SIM_MODEL_OPTIONS(m)                                                                       \
-    {"kv-heads", CLI_COUNT, &(m).kv_heads, .low = 1, .high = 1 << 16, .fallback = "as --heads",     \
+    {"kv-heads", CLI_COUNT, &(m).kv_heads, .low = 1, .high = 1 << 16, .fallback = "as --heads",    \
      .help = "of llama and mixtral: heads of keys and values"},                                    \
-    {"hidden", CLI_COUNT, &(m).hidden, .low = 1, .high = 1 << 24, .fallback = "4 times --dim",      \
+    {"hidden", CLI_COUNT, &(m).hidden, .low = 1, .high = 1 << 24, .fallback = "4 times --dim",     \
      .help = "of llama and mixtral: width of the gated layer, or of an expert"},                   \
     {"tied", CLI_SWITCH, &(m).tied, .help = "of llama: the head is the table of tokens"},          \
     {"init", CLI_TEXT, &(m).init, .value_name = "DIR", .fallback = "",                             \
