@@ -23,6 +23,25 @@ ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const ch
     return *LS_OPTIONS(ls_collective_options, .tag = tag, .timeout_ms = c->set.timeout_ms);
 }
 
+/* Load skips a checkpoint that is damaged or missing, so those two are no failures of the job. */
+static bool fails_job(ls_status status)
+{
+    return status < 0 && status != LS_ERR_FORMAT && status != LS_ERR_NOT_FOUND;
+}
+
+/* Rank r has failed, and every rank returns its error. The board has it only now: a failure that
+ * was recorded before the gather would count as survived. */
+static ls_status fail_with(const ls_checkpoint *c, int r)
+{
+    const ls__checkpoint_report *v = &c->reports[r];
+    const ls_status status = (ls_status)v->status;
+    if (fails_job(status)) {
+        ls__comm_record_found(c->group->comm, status, c->group->member[r].world_rank, v->message);
+    }
+    return c->size == 1 ? ls__fail(status, "%s", v->message)
+                        : ls__fail(status, "rank %d: %s", r, v->message);
+}
+
 /* Collective: a rank that failed must still call this function, or the others wait until the
  * timeout. The message is copied before the all_gather, because the gather may overwrite this
  * thread's error. */
@@ -37,23 +56,17 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     if (mine < 0) {
         (void)snprintf(report.message, sizeof report.message, "%s", ls_error_message());
     }
-    const bool counts = mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND;
-    /* load skips a damaged or missing checkpoint, so those two are not failures of the job */
-    if (counts) {
+    if (fails_job(mine)) {
         ls__group_record_failure(c->group, mine, report.message);
     }
     LS_TRY(ls__control_all_gather(c->group, &report, c->reports, (int64_t)sizeof report, LS_UINT8,
                                   &options));
-    if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
-        ls__group_record_failure(c->group, mine, report.message);
-    }
     ls__patient_renew(c->patient);
     for (int r = 0; r < c->size; r++) {
         ls__checkpoint_report *v = &c->reports[r];
         v->message[sizeof v->message - 1] = '\0';
         if (v->status < 0) {
-            return c->size == 1 ? ls__fail((ls_status)v->status, "%s", v->message)
-                                : ls__fail((ls_status)v->status, "rank %d: %s", r, v->message);
+            return fail_with(c, r);
         }
     }
     return LS_OK;

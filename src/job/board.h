@@ -100,7 +100,8 @@ typedef struct ls__board_rank {
     int32_t reported_by;          /* the failed rank, a rank of the world */
     _Atomic uint64_t reported_ns; /* when; relaxed */
     char reported_text[1024];
-    /* How the process ended, as the host agent saw it: valid once `life` is DEAD. */
+    /* Valid once `life` is DEAD: how the process ended, as the host agent saw it; of a rank of
+     * another host, why this rank gave it up. */
     char ended_text[640];
     ls__activity activity;
     ls__blocked_record blocked;   /* the operations it waits for, when all its threads wait */

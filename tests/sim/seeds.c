@@ -68,6 +68,8 @@ TEST(seeds_that_found_bugs_hold)
         "31645151", /* … which waited for answers until the launcher ended it, without its report */
         "31459548", /* a connection that could not be made was told as an exit after ls_finalize */
         "31592154", /* … and a store that was not joined in time as one before ls_init */
+        "31782812", /* a rank that learned of another's failed save ended first: told as an exit */
+        "31783141", /* damage before a group was made: told as a rank that had ended */
         "29204211", /* 93 ms behind a slow rank of 16: messages on their way are idle time, too */
         "8712",     /* 86 ms behind a slow rank were taken for a lost wake-up */
     };

@@ -197,6 +197,15 @@ void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, cons
     atomic_store_explicit(&me->reported, (uint32_t)-status, memory_order_release);
 }
 
+void ls__comm_record_found(const ls__comm *comm, ls_status status, int rank, const char *text)
+{
+    if (rank == comm->runtime->rank) {
+        ls__comm_record_failure(comm, status, text);
+    } else {
+        ls__comm_record_report(comm, status, rank, text);
+    }
+}
+
 /* Called wherever a failed group's text is returned to the user. */
 const char *ls__group_report_cause(const ls_group *group)
 {

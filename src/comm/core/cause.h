@@ -25,6 +25,9 @@ void ls__group_record_failure_by(ls_group *group, ls_status status, const char *
 const char *ls__group_report_cause(const ls_group *group);
 /* Records on the board that the failure of rank `by` was reported to this rank's program. */
 void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, const char *text);
+/* All ranks have found the same failure of rank `rank` of the world: records it on the board, as
+ * this rank's own or as one that was reported to its program. */
+void ls__comm_record_found(const ls__comm *comm, ls_status status, int rank, const char *text);
 /* Any thread: prepares the cause for members on other hosts. False: another was prepared before. */
 bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by);
 

@@ -200,16 +200,10 @@ typedef struct plan { /* a group being made */
     uint64_t *control; /* [count] */
 } plan;
 
-/* All ranks find the same rank without memory in the offers; each records on the board whether the
- * failure is its own or another rank's. */
+/* All ranks find the same rank without memory in the offers. */
 static ls_status fail_by(const plan *p, int rank, ls_status status)
 {
-    const ls__comm *comm = p->parent->comm;
-    if (rank == comm->runtime->rank) {
-        ls__comm_record_failure(comm, status, ls_error_message());
-    } else {
-        ls__comm_record_report(comm, status, rank, ls_error_message());
-    }
+    ls__comm_record_found(p->parent->comm, status, rank, ls_error_message());
     return status;
 }
 

@@ -90,9 +90,12 @@ static ls_status compare(const opening *o)
         if (h->status != LS_OK) {
             char text[LS_BACKEND_ERROR_MAX];
             snprintf(text, sizeof text, "%s", h->text);
-            return ls__fail((ls_status)h->status,
-                            "group \"%s\" cannot have backend \"%s\": rank %d: %s", group->name,
-                            o->asked, group->member[r].world_rank, text);
+            const int rank = group->member[r].world_rank;
+            const ls_status status = ls__fail(
+                (ls_status)h->status, "group \"%s\" cannot have backend \"%s\": rank %d: %s",
+                group->name, o->asked, rank, text);
+            ls__comm_record_found(group->comm, status, rank, ls_error_message());
+            return status;
         }
         if (memcmp(&h->can, &o->hello[0].can, sizeof h->can) != 0) {
             return ls__fail(

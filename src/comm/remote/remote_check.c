@@ -127,7 +127,8 @@ static void describe_loss(ls__comm *comm, int r, const char *why, char text[LS__
         comm->runtime->rank, comm->board->host, r, why, doing);
 }
 
-/* Fails every group that contains a rank which cannot be reached any more. */
+/* Fails every group that contains a rank which cannot be reached any more; those that are made
+ * later find the reason in the rank's record. */
 static void give_up(ls__comm *comm, int r, const char *why)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
@@ -146,6 +147,7 @@ static void give_up(ls__comm *comm, int r, const char *why)
             ls__group_cause(group, LS_ERR_PEER, text);
         }
     }
+    snprintf(rank->record->ended_text, sizeof rank->record->ended_text, "%.639s", text);
     atomic_store_explicit(&rank->record->life, LS__LIFE_DEAD, memory_order_release);
 }
 
