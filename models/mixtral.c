@@ -78,9 +78,10 @@ static ls_module *experts_new(const ls_mixtral_options *o)
 
 static ls_module *attention_new(const ls_mixtral_options *o, ls_kv_cache *const *cache)
 {
-    return ls_rotary_attention_new(LS_OPTIONS(
-        ls_rotary_attention_options, .heads = o->heads, .kv_heads = o->kv_heads, .dim = o->dim,
-        .head_dim = o->head_dim, .rope_base = o->rope_base, .cache = cache));
+    return ls_rotary_attention_new(LS_OPTIONS(ls_rotary_attention_options, .heads = o->heads,
+                                              .kv_heads = o->kv_heads, .dim = o->dim,
+                                              .head_dim = o->head_dim, .rope_base = o->rope_base,
+                                              .rope_scaling = o->rope_scaling, .cache = cache));
 }
 
 static ls_module *block_new(const ls_mixtral_options *o, ls_kv_cache *const *cache)

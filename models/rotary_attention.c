@@ -14,6 +14,7 @@ typedef struct attention {
     int heads, kv_heads;
     int64_t head_dim;
     double rope_base;
+    ls_rotary_scaling_options scaling;
     ls_kv_cache *const *cache;
 } attention;
 
@@ -37,10 +38,10 @@ static ls_tensor *turned(const attention *self, ls_tensor *x)
 {
     ls_tensor *heads = heads_of(self, x);
     ls_kv_cache *cache = cache_of(self);
-    ls_tensor *out =
-        ls_context_divides(heads, CONTEXT)
-            ? ls_context_rotary(heads, CONTEXT, self->rope_base)
-            : ls_rotary(heads, cache != NULL ? ls_kv_cache_length(cache) : 0, self->rope_base);
+    const int64_t first = cache != NULL ? ls_kv_cache_length(cache) : 0;
+    ls_tensor *out = ls_context_divides(heads, CONTEXT)
+                         ? ls_context_rotary_scaled(heads, CONTEXT, self->rope_base, &self->scaling)
+                         : ls_rotary_scaled(heads, first, self->rope_base, &self->scaling);
     ls_free(heads);
     return out;
 }
@@ -108,6 +109,8 @@ ls_module *ls_rotary_attention_new(const ls_rotary_attention_options *options)
     if (o.head_dim == 0 && o.heads > 0 && o.dim % o.heads == 0) {
         o.head_dim = o.dim / o.heads;
     }
+    LS_READ_OPTIONS(ls_rotary_scaling_options, scaling, o.rope_scaling, __func__, NULL);
+    scaling.factor = o.rope_scaling != NULL ? scaling.factor : 1.0;
     attention *self = check(&o) == LS_OK ? ls_module_new(sizeof *self, &attention_class) : NULL;
     if (self == NULL) {
         return NULL;
@@ -118,6 +121,7 @@ ls_module *ls_rotary_attention_new(const ls_rotary_attention_options *options)
     self->kv_heads = o.kv_heads;
     self->head_dim = o.head_dim;
     self->rope_base = o.rope_base;
+    self->scaling = scaling;
     self->cache = o.cache;
     self->q = ls_module_add(m, "q_proj", linear(o.dim, wide));
     self->k = ls_module_add(m, "k_proj", linear(o.dim, narrow));

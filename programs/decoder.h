@@ -25,13 +25,15 @@ typedef struct decoder_shape {
     /* Of "llama" and "mixtral"; 0: heads, 4 dim, dim / heads. */
     int64_t kv_heads, hidden, head_dim;
     double rope_base; /* 0: the published one */
-    bool tied;        /* of "llama" */
+    ls_rotary_scaling_options rope_scaling;
+    bool tied; /* of "llama" */
     double capacity, balance_loss;
     bool padded; /* sends whole capacities */
 } decoder_shape;
 #define DECODER_DEFAULTS                                                                           \
     .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02,         \
-    .experts = 8, .top_k = 2
+    .experts = 8, .top_k = 2,                                                                      \
+    .rope_scaling = {.size = sizeof(ls_rotary_scaling_options), .factor = 1.0}
 
 /* Rows of a table of options. The hidden ones are of a config.json, for run.json. The
  * formatter would give each field a line of its own. */
@@ -60,6 +62,14 @@ typedef struct decoder_shape {
      .help = "of llama and mixtral: width of a head"},                                             \
     {"rope-base", CLI_NUMBER, &(s).rope_base, .low = 0, .high = 1e12, .hidden = true,              \
      .help = "of llama and mixtral: base of the rotary positions"},                                \
+    {"rope-factor", CLI_NUMBER, &(s).rope_scaling.factor, .low = 1, .high = 1e6, .hidden = true,   \
+     .help = "of llama and mixtral: slow pairs turn so many times slower"},                        \
+    {"rope-low", CLI_NUMBER, &(s).rope_scaling.low_freq_factor, .low = 0, .high = 1e6,             \
+     .hidden = true, .help = "of llama and mixtral: pairs of fewer turns are slow"},               \
+    {"rope-high", CLI_NUMBER, &(s).rope_scaling.high_freq_factor, .low = 0, .high = 1e6,           \
+     .hidden = true, .help = "of llama and mixtral: pairs of more turns are not"},                 \
+    {"rope-positions", CLI_COUNT, &(s).rope_scaling.original_positions, .low = 0, .high = 1 << 24, \
+     .hidden = true, .help = "of llama and mixtral: within so many positions"},                    \
     {"positions", CLI_COUNT, &(s).positions, .low = 0, .high = 1 << 24, .hidden = true,            \
      .help = "tokens that a published model can read"},                                            \
     {"norm-eps", CLI_NUMBER, &(s).eps, .low = 0, .high = 1, .hidden = true,                        \

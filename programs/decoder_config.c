@@ -146,29 +146,54 @@ static void read_gpt2(const json_t *config, const char *path, decoder_shape *sha
     shape->eps = number_or_0(config, "layer_norm_epsilon", path);
 }
 
-/* Llama 3.1 and later have other frequencies than those of the base. */
-static void refuse_scaled(const json_t *rope, const char *path)
+static _Noreturn void refuse_scaled(const char *name, const char *path)
+{
+    give_up(
+        EXIT_FAILURE,
+        "\"%s\": rotary positions are scaled (%s), which is not computed here; give a model with "
+        "\"rope_type\" \"llama3\", \"linear\" or \"default\"",
+        path, name != NULL ? name : "by a factor");
+}
+
+/* Gives up if the number is missing, too. */
+static double number_in(const json_t *config, const char *name, const char *path)
+{
+    const double number = number_or_0(config, name, path);
+    if (number == 0.0) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" of the rotary positions is missing; is it damaged?",
+                path, name);
+    }
+    return number;
+}
+
+static void read_scaling(const json_t *rope, const char *path, ls_rotary_scaling_options *s)
 {
     const json_t *type = json_object_get(rope, "rope_type");
     const char *name = json_string_value(type != NULL ? type : json_object_get(rope, "type"));
-    const bool scaled =
-        name != NULL ? strcmp(name, "default") != 0 : json_object_get(rope, "factor") != NULL;
-    if (scaled) {
-        give_up(EXIT_FAILURE,
-                "\"%s\": rotary positions are scaled (%s), which is not computed here; give a "
-                "model without \"rope_scaling\", such as Llama 2, TinyLlama or SmolLM",
-                path, name != NULL ? name : "by a factor");
+    if (name != NULL ? strcmp(name, "default") == 0 : json_object_get(rope, "factor") == NULL) {
+        return;
+    }
+    if (name == NULL || (strcmp(name, "llama3") != 0 && strcmp(name, "linear") != 0)) {
+        refuse_scaled(name, path);
+    }
+    s->factor = number_in(rope, "factor", path);
+    s->original_positions = 0;
+    if (strcmp(name, "llama3") == 0) {
+        s->low_freq_factor = number_in(rope, "low_freq_factor", path);
+        s->high_freq_factor = number_in(rope, "high_freq_factor", path);
+        s->original_positions = count_in(rope, "original_max_position_embeddings", path);
     }
 }
 
 /* transformers 5 writes an object, earlier versions "rope_theta" and, where it is scaled,
  * "rope_scaling". */
-static double read_rope(const json_t *config, const char *path)
+static void read_rope(const json_t *config, const char *path, decoder_shape *shape)
 {
     const json_t *object = json_object_get(config, "rope_parameters");
-    refuse_scaled(object, path);
-    refuse_scaled(json_object_get(config, "rope_scaling"), path);
-    return number_or_0(json_is_object(object) ? object : config, "rope_theta", path);
+    read_scaling(object, path, &shape->rope_scaling);
+    read_scaling(json_object_get(config, "rope_scaling"), path, &shape->rope_scaling);
+    const bool inside = json_object_get(object, "rope_theta") != NULL;
+    shape->rope_base = number_or_0(inside ? object : config, "rope_theta", path);
 }
 
 /* The part that Llama and Mixtral have alike. */
@@ -182,7 +207,7 @@ static void read_rotary(const json_t *config, const char *path, decoder_shape *s
     shape->head_dim = count_or(config, "head_dim", 0, path);
     shape->hidden = count_in(config, "intermediate_size", path);
     shape->positions = count_in(config, "max_position_embeddings", path);
-    shape->rope_base = read_rope(config, path);
+    read_rope(config, path, shape);
     shape->eps = number_or_0(config, "rms_norm_eps", path);
 }
 
@@ -263,20 +288,40 @@ bool decoder_read_config(const char *weights, decoder_shape *shape, char *const 
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-/* The beginning and the end of a text are tokens of the tokenizer, which is not known here. */
+static json_t *rope_config(const ls_llama_options *o)
+{
+    const ls_rotary_scaling_options *s = o->rope_scaling;
+    if (s == NULL) {
+        return json_pack("{s:f, s:s}", "rope_theta", o->rope_base, "rope_type", "default");
+    }
+    if (s->original_positions == 0) {
+        return json_pack("{s:f, s:s, s:f}", "rope_theta", o->rope_base, "rope_type", "linear",
+                         "factor", s->factor);
+    }
+    return json_pack("{s:f, s:s, s:f, s:f, s:f, s:I}", "rope_theta", o->rope_base, "rope_type",
+                     "llama3", "factor", s->factor, "low_freq_factor", s->low_freq_factor,
+                     "high_freq_factor", s->high_freq_factor, "original_max_position_embeddings",
+                     (json_int_t)s->original_positions);
+}
+
+/* The beginning and the end of a text are tokens of the tokenizer, which is not known here. Before
+ * version 5 transformers reads "rope_theta" and "rope_scaling". */
 static json_t *rotary_config(const ls_llama_options *o, const char *type, const char *architecture)
 {
-    return json_pack(
-        "{s:s, s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:{s:f, s:s}, s:b, "
-        "s:n, s:n, s:s}",
+    json_t *config = json_pack(
+        "{s:s, s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:n, s:n, "
+        "s:s}",
         "model_type", type, "architectures", architecture, "hidden_act", "silu",
         "num_hidden_layers", (json_int_t)o->layers, "num_attention_heads", (json_int_t)o->heads,
         "num_key_value_heads", (json_int_t)o->kv_heads, "hidden_size", (json_int_t)o->dim,
         "head_dim", (json_int_t)o->head_dim, "intermediate_size", (json_int_t)o->hidden,
         "max_position_embeddings", (json_int_t)o->context, "vocab_size", (json_int_t)o->vocab,
-        "rms_norm_eps", o->eps, "rope_theta", o->rope_base, "rope_parameters", "rope_theta",
-        o->rope_base, "rope_type", "default", "tie_word_embeddings", (int)o->tied, "bos_token_id",
-        "eos_token_id", "dtype", "float32");
+        "rms_norm_eps", o->eps, "rope_theta", o->rope_base, "rope_parameters", rope_config(o),
+        "tie_word_embeddings", (int)o->tied, "bos_token_id", "eos_token_id", "dtype", "float32");
+    if (o->rope_scaling != NULL) {
+        (void)json_object_set_new(config, "rope_scaling", rope_config(o));
+    }
+    return config;
 }
 
 static json_t *llama_config(const decoder_shape *s)

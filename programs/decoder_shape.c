@@ -131,6 +131,7 @@ ls_llama_options decoder_llama_options(const decoder_shape *s)
                     .context = s->positions > 0 ? s->positions : s->context, .tied = s->tied,
                     .recompute = s->recompute);
     o.rope_base = s->rope_base > 0.0 ? s->rope_base : o.rope_base;
+    o.rope_scaling = s->rope_scaling.factor > 1.0 ? &s->rope_scaling : NULL;
     o.eps = s->eps > 0.0 ? s->eps : o.eps;
     o.init_std = s->init_std > 0.0 ? s->init_std : o.init_std;
     return o;
@@ -147,6 +148,7 @@ ls_mixtral_options decoder_mixtral_options(const decoder_shape *s)
                     .context = s->positions > 0 ? s->positions : s->context, .padded = s->padded,
                     .balance_loss = s->balance_loss, .recompute = s->recompute);
     o.rope_base = s->rope_base > 0.0 ? s->rope_base : o.rope_base;
+    o.rope_scaling = s->rope_scaling.factor > 1.0 ? &s->rope_scaling : NULL;
     o.eps = s->eps > 0.0 ? s->eps : o.eps;
     o.init_std = s->init_std > 0.0 ? s->init_std : o.init_std;
     return o;

@@ -35,8 +35,8 @@ static const struct {
     const char *flags;
 } rules[] = {
     {MODEL, "|model|layers|dim|heads|experts|experts-per-token|capacity|vocab|wide|hidden|classes|"
-            "patch|positions|norm-eps|exact-shape|kv-heads|head-dim|rope-base|tied|"
-            "mask-token|cls-token|sep-token|"},
+            "patch|positions|norm-eps|exact-shape|kv-heads|head-dim|rope-base|"
+            "rope-factor|rope-low|rope-high|rope-positions|tied|mask-token|cls-token|sep-token|"},
     /* the schedule and the optimizer are compared when the state is loaded (resumed.c) */
     {QUIET,
      "|steps|lr|lr-schedule|min-lr|lr-schedule-steps|warmup|momentum|beta2|weight-decay|decay|"

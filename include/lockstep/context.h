@@ -49,6 +49,9 @@ LS_API bool ls_context_divides(const ls_tensor *x, const char *axis);
 LS_API ls_tensor *ls_context_positions(const char *axis, int64_t length);
 /* ls_rotary of this rank's part x [B,H,T/n,D] at its positions in the whole sequence. */
 LS_API ls_tensor *ls_context_rotary(ls_tensor *x, const char *axis, double base);
+/* The same of ls_rotary_scaled. */
+LS_API ls_tensor *ls_context_rotary_scaled(ls_tensor *x, const char *axis, double base,
+                                           const ls_rotary_scaling_options *scaling);
 
 /* ls_attention of the whole sequences, of which q [B,H,T/n,D], k and v [B,G,S/n,D] are this rank's
  * parts -> [B,H,T/n,D] (collective, its backward too). Keys and values travel from each rank to the
@@ -70,6 +73,7 @@ LS_API ls_tensor *ls_ring_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, co
 #define ls_context_gather(...) LS_AT(ls_context_gather(__VA_ARGS__))
 #define ls_context_positions(...) LS_AT(ls_context_positions(__VA_ARGS__))
 #define ls_context_rotary(...) LS_AT(ls_context_rotary(__VA_ARGS__))
+#define ls_context_rotary_scaled(...) LS_AT(ls_context_rotary_scaled(__VA_ARGS__))
 #define ls_ring_attention(...) LS_AT(ls_ring_attention(__VA_ARGS__))
 #endif
 

@@ -162,6 +162,24 @@ LS_API ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps);
  * `first` is the position of t = 0. The result has the same shape. */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base);
 
+/* Slower rotation, for sequences longer than those of the first training. A pair that turns less
+ * than low_freq_factor times within the original positions turns `factor` times slower, one that
+ * turns more than high_freq_factor times as before; between them the frequency changes steadily
+ * from one to the other. */
+typedef struct ls_rotary_scaling_options {
+    size_t size;
+    double factor; /* >= 1; 1: not scaled */
+    double low_freq_factor, high_freq_factor;
+    int64_t original_positions; /* 0: all pairs turn slower ("linear"; Chen et al. 2023) */
+} ls_rotary_scaling_options;
+/* Llama 3.1's ("rope_type": "llama3"). */
+#define LS_DEFAULTS_ls_rotary_scaling_options                                                      \
+    .factor = 8.0, .low_freq_factor = 1.0, .high_freq_factor = 4.0, .original_positions = 8192,
+LS_DEFAULTS_FUNCTION(rotary_scaling)
+/* ls_rotary with scaled frequencies. NULL: they are not scaled. */
+LS_API ls_tensor *ls_rotary_scaled(ls_tensor *x, int64_t first, double base,
+                                   const ls_rotary_scaling_options *scaling);
+
 typedef struct ls_attention_options {
     size_t size;
     bool causal;     /* query t of T attends to keys 0 … t + S - T, so the last one to all; needs
@@ -265,6 +283,7 @@ LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_opt
 #define ls_min_dim(...) LS_AT(ls_min_dim(__VA_ARGS__))
 #define ls_rms_norm(...) LS_AT(ls_rms_norm(__VA_ARGS__))
 #define ls_rotary(...) LS_AT(ls_rotary(__VA_ARGS__))
+#define ls_rotary_scaled(...) LS_AT(ls_rotary_scaled(__VA_ARGS__))
 #define ls_attention(...) LS_AT(ls_attention(__VA_ARGS__))
 #define ls_cross_entropy(...) LS_AT(ls_cross_entropy(__VA_ARGS__))
 #define ls_cross_entropy_weight(...) LS_AT(ls_cross_entropy_weight(__VA_ARGS__))

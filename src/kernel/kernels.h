@@ -304,6 +304,12 @@ typedef struct ls__index_check { /* before a kernel follows indices */
     int64_t ignore;
 } ls__index_check;
 
+typedef struct ls__rotary_scaling { /* see rotary.h */
+    double factor;                  /* up to 1: none */
+    double low, high;
+    int64_t positions; /* 0: all pairs turn slower */
+} ls__rotary_scaling;
+
 typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
     int64_t batch, heads, time, dim;
     const float *x;
@@ -311,6 +317,7 @@ typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
     float *y;              /* row-major */
     int64_t first;         /* position of t = 0 */
     double base;
+    ls__rotary_scaling scaling;
     bool back; /* turns the other way: the gradient */
     float beta;
     void *workspace; /* rotary_workspace bytes */

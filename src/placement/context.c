@@ -5,6 +5,7 @@
 #include <lockstep/placement.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "tensor/across.h"
 #include "tensor/op.h"
 #include "tensor/placement.h"
@@ -180,13 +181,21 @@ ls_tensor *(ls_context_positions)(const char *axis, int64_t length)
 
 ls_tensor *(ls_context_rotary)(ls_tensor *x, const char *axis, double base)
 {
+    return (ls_context_rotary_scaled)(x, axis, base, NULL);
+}
+
+ls_tensor *(ls_context_rotary_scaled)(ls_tensor *x, const char *axis, double base,
+                                      const ls_rotary_scaling_options *scaling)
+{
+    LS__OPTIONS_OR(ls__call_refused(), ls_rotary_scaling_options, o, scaling);
+    scaling = scaling != NULL ? &o : NULL;
     zigzag z = {.name = "context_rotary", .dim = 2};
     const ls__record *in = begin(&z, x, axis);
     if (in == NULL || find_dim(&z, in, 2) < 0) {
         return ls__call_refused();
     }
     if (z.axis->size == 1) {
-        return ls_rotary(x, 0, base);
+        return ls_rotary_scaled(x, 0, base, scaling);
     }
     if (cut(&z, in->dim[2], 2) < 0 ||
         (!is_part(&z, in) &&
@@ -199,7 +208,7 @@ ls_tensor *(ls_context_rotary)(ls_tensor *x, const char *axis, double base)
     ls_tensor *part[2];
     for (int i = 0; i < 2; i++) {
         ls_tensor *half = ls_slice(x, 2, i * z.chunk, (i + 1) * z.chunk);
-        part[i] = ls_rotary(half, chunk_at(&z, z.axis->coordinate, i), base);
+        part[i] = ls_rotary_scaled(half, chunk_at(&z, z.axis->coordinate, i), base, scaling);
     }
     return marked(&z, ls_concat(part, 2, 2), place);
 }

@@ -6,6 +6,7 @@
 
 #include <lockstep/ops.h>
 
+#include "base/options.h"
 #include "tensor/op.h"
 
 typedef struct rotary_context {
@@ -33,6 +34,23 @@ static ls_status rotary_backward(ls__tensor_rule *r)
 
 static const ls__op rotary_op = {
     .name = "rotary", .backward = rotary_backward, .accumulates = true};
+
+/* A factor below 1 would turn the slow pairs faster than those that keep their frequency. */
+static bool scaling_valid(ls__call *call, const ls_rotary_scaling_options *s)
+{
+    const bool ordered = s->original_positions == 0 || s->low_freq_factor < s->high_freq_factor;
+    if (!(s->factor >= 1.0) || !isfinite(s->factor) || s->original_positions < 0 || !ordered) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "scaling by factor %g of %lld original positions, low_freq_factor %g "
+                            "and high_freq_factor %g; the factor must be >= 1, the positions >= 0, "
+                            "and low_freq_factor below high_freq_factor (Llama 3.1 has 8 of 8192, "
+                            "1 and 4)",
+                            s->factor, (long long)s->original_positions, s->low_freq_factor,
+                            s->high_freq_factor);
+        return false;
+    }
+    return true;
+}
 
 /* x [B,H,T,D] with D even, since pairs are (d, d + D/2); a base above 1. False with call->failed
  * set. */
@@ -78,30 +96,25 @@ static ls__dense operand(ls__call *call, ls__rotary *args)
     return ls__dense_of_output(in);
 }
 
-/* `first` is the position of the first row, for decoding with a cache of keys. A view from
- * ls_permute is read in place; the result is row-major. */
-ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
+/* A view from ls_permute is read in place; the result is row-major. */
+static ls_tensor *rotary(ls__call *call, int64_t first, double base, const ls__rotary_scaling *by)
 {
-    ls__call call;
-    if (!ls__call_begin(&call, "rotary", 1, &x) || !ls__call_float32(&call) ||
-        !rotary_valid(&call, first, base)) {
-        return call.failed;
-    }
-    const ls__record *in = call.in[0];
+    const ls__record *in = call->in[0];
     ls__rotary args = {.batch = in->dim[0], .heads = in->dim[1], .time = in->dim[2]};
     args.dim = in->dim[3];
     args.first = first;
     args.base = base;
-    ls__dense from = operand(&call, &args);
-    ls__dense work = ls__call_memory(&call, call.k->rotary_workspace(&args) + 64);
-    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
+    args.scaling = *by;
+    ls__dense from = operand(call, &args);
+    ls__dense work = ls__call_memory(call, call->k->rotary_workspace(&args) + 64);
+    ls__record *out = ls__call_output(call, ls__record_shape(in), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
         args.x = from.data;
         args.y = ls__record_floats(out);
         args.workspace = work.data;
-        call.k->rotary(&args, call.stream);
+        call->k->rotary(&args, call->stream);
     }
-    ls__tensor_node *node = ls__call_record(&call, &rotary_op, out, sizeof(rotary_context));
+    ls__tensor_node *node = ls__call_record(call, &rotary_op, out, sizeof(rotary_context));
     if (node != NULL) {
         row_major(&args);
         args.back = true;
@@ -109,6 +122,36 @@ ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
     }
     ls__dense_drop(&from);
     ls__dense_drop(&work);
-    call.follows = LS__ROWS(LS__LAST_DIMS(4, 2), FIRST);
-    return ls__call_finish(&call, out);
+    call->follows = LS__ROWS(LS__LAST_DIMS(4, 2), FIRST);
+    return ls__call_finish(call, out);
+}
+
+/* `first` is the position of the first row, for decoding with a cache of keys. */
+ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "rotary", 1, &x) || !ls__call_float32(&call) ||
+        !rotary_valid(&call, first, base)) {
+        return call.failed;
+    }
+    return rotary(&call, first, base, &(ls__rotary_scaling){0});
+}
+
+ls_tensor *ls_rotary_scaled(ls_tensor *x, int64_t first, double base,
+                            const ls_rotary_scaling_options *given)
+{
+    ls__call call;
+    if (given == NULL) {
+        return ls_rotary(x, first, base);
+    }
+    LS__OPTIONS_OR(ls__call_refused(), ls_rotary_scaling_options, o, given);
+    if (!ls__call_begin(&call, "rotary", 1, &x) || !ls__call_float32(&call) ||
+        !rotary_valid(&call, first, base) || !scaling_valid(&call, &o)) {
+        return call.failed;
+    }
+    const ls__rotary_scaling by = {.factor = o.factor,
+                                   .low = o.low_freq_factor,
+                                   .high = o.high_freq_factor,
+                                   .positions = o.original_positions};
+    return rotary(&call, first, base, &by);
 }

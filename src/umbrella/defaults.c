@@ -49,6 +49,7 @@
     X(reducer)                                                                                     \
     X(reducer_begin)                                                                               \
     X(rmsprop)                                                                                     \
+    X(rotary_scaling)                                                                              \
     X(safetensors)                                                                                 \
     X(sampler)                                                                                     \
     X(schedule)                                                                                    \

@@ -91,6 +91,8 @@ GOLDEN(parts_of_transformers)
     SHOW_TENSOR(ls_rotary(f32(2, 3, 5), 0, 10000.0));
     SHOW_TENSOR(ls_rotary(f32(1, 2, 3, 5), 0, 10000.0));
     SHOW_TENSOR(ls_rotary(q, -1, 10000.0));
+    SHOW_TENSOR(ls_rotary_scaled(q, 0, 10000.0,
+                                 LS_OPTIONS(ls_rotary_scaling_options, .low_freq_factor = 4.0)));
     SHOW_TENSOR(ls_attention(q, k, k, NULL));
     SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .causal = true)));
     SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 2.0)));

@@ -32,6 +32,9 @@ UNARY(cumsum_last, ls_cumsum(x, -1))
 UNARY(cumsum_middle_twice, ls_mul(ls_cumsum(x, 1), ls_cumsum(x, 1)))
 UNARY(rms_norm_plain, ls_rms_norm(x, NULL, 1e-5))
 UNARY(rotary, ls_rotary(x, 0, 100.0))
+UNARY(rotary_scaled,
+      ls_rotary_scaled(x, 7, 100.0,
+                       LS_OPTIONS(ls_rotary_scaling_options, .original_positions = 16)))
 UNARY(rotary_later_twice, ls_add(ls_rotary(x, 70, 10000.0), ls_rotary(x, 3, 50.0)))
 UNARY(concat_itself, ls_concat((ls_tensor *[]){x, x, x}, 3, 0))
 BINARY(rms_norm, ls_rms_norm(x, y, 1e-5))
@@ -255,6 +258,7 @@ static void check_networks(const ls__kernels *kernels)
         TWO(norm_shared_weight, S(3, 4), S(4)),
         ONE(rotary, 2, 2, 3, 6),
         ONE(rotary, 1, 1, 1, 2),
+        ONE(rotary_scaled, 1, 2, 3, 6),
         ONE(rotary_later_twice, 1, 2, 3, 4),
         TWO(bce, S(3, 4), S(3, 4)),
         TWO(bce_scaled, S(5), S(5)),

@@ -6,6 +6,7 @@
  *     def f(n, *s): return torch.sin(torch.arange(1., n + 1).double() * 1.7).float().reshape(s)
  */
 #include <math.h>
+#include <string.h>
 
 #include <lockstep/ops.h>
 
@@ -261,6 +262,45 @@ LOCAL_TEST(rotary_agrees_with_its_formula_in_torch)
  * m = f(10, 2, 1, 5); m[0, 0, 1] = m[1, 0, 4] = -torch.inf
  * g("grouped", True, None, 4, 1, None); g("masked", False, m, 5, 2, .3)
  */
+/* for rope in (dict(rope_type="llama3", factor=8., low_freq_factor=1., high_freq_factor=4.,
+ *                   original_max_position_embeddings=64), dict(rope_type="linear", factor=4.)):
+ *     config = transformers.LlamaConfig(hidden_size=16, num_attention_heads=1,
+ *                                       rope_parameters=dict(rope, rope_theta=1e4))
+ *     frequencies = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[rope["rope_type"]]
+ *     p("f", frequencies(config, "cpu")[0])
+ * A row (1, 0) at position 1 turns to (cos f, sin f). */
+static void check_frequencies(ls_tensor *x, const double want[8])
+{
+    float got[16];
+    CHECK_OK(ls_tensor_status(x));
+    CHECK_OK(ls_copy_out(x, got, sizeof got));
+    for (int d = 0; d < 8; d++) {
+        CHECK(fabs(atan2((double)got[8 + d], (double)got[d]) - want[d]) <= 1e-7);
+    }
+}
+
+LOCAL_TEST(scaled_rotary_positions_have_transformers_frequencies)
+{
+    static const double llama3[] = {1.0,     0.24438459,    0.013042256, 0.0039528473,
+                                    0.00125, 0.00039528473, 0.000125001, 3.9528473e-05};
+    static const double linear[] = {0.25,   0.079056941,   0.025,   0.0079056947,
+                                    0.0025, 0.00079056947, 0.00025, 7.9056947e-05};
+    ls_tensor *x = ls_concat((ls_tensor *[]){ls_ones(LS_SHAPE(1, 1, 1, 8), LS_FLOAT32),
+                                             ls_zeros(LS_SHAPE(1, 1, 1, 8), LS_FLOAT32)},
+                             2, 3);
+    check_frequencies(ls_rotary_scaled(x, 1, 1e4,
+                                       LS_OPTIONS(ls_rotary_scaling_options, .factor = 8.0,
+                                                  .low_freq_factor = 1.0, .high_freq_factor = 4.0,
+                                                  .original_positions = 64)),
+                      llama3);
+    check_frequencies(ls_rotary_scaled(x, 1, 1e4,
+                                       LS_OPTIONS(ls_rotary_scaling_options, .factor = 4.0,
+                                                  .original_positions = 0)),
+                      linear);
+    ls_tensor *plain = ls_rotary_scaled(x, 1, 1e4, NULL), *same = ls_rotary(x, 1, 1e4);
+    CHECK(memcmp(ls_data(plain), ls_data(same), 16 * sizeof(float)) == 0);
+}
+
 LOCAL_TEST(attention_with_options_agrees_with_torch)
 {
     float mask[10];

@@ -253,6 +253,16 @@ def a_llama_goes_through_folders_of_hugging_faces_and_over_any_mesh():
         losses("gpt", "dp=2", "--init", first, "--lr", 0, "--weight-decay", 0, "--export", f"{second}/", steps=1)
     assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
     assert json.loads((second / "config.json").read_text()) == config
+    scaled = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 16}
+    (first / "config.json").write_text(json.dumps({**config, "rope_parameters": {**scaled, "rope_theta": 1e4}}))
+    plain = losses("gpt", "dp=2", "--init", second, steps=3)
+    (second / "run.json").unlink()
+    slower = losses("gpt", "dp=2", "--init", first, "--save", emptied("saved"), "--export", f"{second}/", steps=3)
+    assert slower != plain
+    again = json.loads((second / "config.json").read_text())
+    assert again["rope_scaling"] == again["rope_parameters"] == {**scaled, "rope_theta": 1e4}, again
+    assert generated("--checkpoint", saved) == generated("--weights", second)
 
 
 @test

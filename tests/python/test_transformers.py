@@ -29,11 +29,14 @@ if kind == "gpt2":
         n_layer=2, n_head=4, n_embd=32, n_positions=40, vocab_size=101)
     config = transformers.GPT2Config(**shape)
     sizes = config.n_layer, config.n_head, config.n_embd, config.n_positions, config.vocab_size
-elif kind == "llama":
+elif kind in ("llama", "llama3"):
     make = transformers.LlamaForCausalLM
+    rope = {} if kind == "llama" else {"rope_parameters": dict(
+        rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16)}
     config = transformers.LlamaConfig(
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=32, intermediate_size=64,
-        rms_norm_eps=1e-5, tie_word_embeddings=True, max_position_embeddings=40, vocab_size=101)
+        rms_norm_eps=1e-5, tie_word_embeddings=True, max_position_embeddings=40, vocab_size=101, **rope)
     sizes = (config.num_hidden_layers, config.num_attention_heads, config.hidden_size,
              config.max_position_embeddings, config.vocab_size)
 elif kind == "mixtral":
@@ -150,6 +153,7 @@ def mixtral_goes_both_ways_with_transformers():
 @test
 def llama_goes_both_ways_with_transformers():
     both_ways("llama", python_with_all(), "small", 3, 17)
+    both_ways("llama3", python_with_all(), "small", 3, 17)
 
 
 @test

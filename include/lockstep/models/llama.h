@@ -31,9 +31,10 @@ typedef struct ls_llama_options {
     int64_t vocab;
     bool tied;        /* the head is embed_tokens.weight, as in SmolLM */
     double rope_base; /* of rotary position embeddings ("rope_theta") */
-    double eps;       /* of the norms */
-    double init_std;  /* weights are N(0, std) */
-    bool recompute;   /* blocks keep only their input and run again in backward */
+    const ls_rotary_scaling_options *rope_scaling; /* of their frequencies; NULL: none; copied */
+    double eps;                                    /* of the norms */
+    double init_std;                               /* weights are N(0, std) */
+    bool recompute; /* blocks keep only their input and run again in backward */
 } ls_llama_options;
 /* TinyLlama-1.1B: 1,100,048,384 parameters. */
 #define LS_DEFAULTS_ls_llama_options                                                               \

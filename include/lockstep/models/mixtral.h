@@ -34,8 +34,9 @@ typedef struct ls_mixtral_options {
     int top_k;
     int64_t context; /* tokens that a cache has room for; positions have no end */
     int64_t vocab;
-    double rope_base;    /* of rotary position embeddings ("rope_theta") */
-    double eps;          /* of the norms */
+    double rope_base; /* of rotary position embeddings ("rope_theta") */
+    const ls_rotary_scaling_options *rope_scaling; /* of their frequencies; NULL: none; copied */
+    double eps;                                    /* of the norms */
     double balance_loss; /* as of ls_moe_options: add ls_moe_loss to the loss */
     double capacity;     /* as of ls_moe_options; the published model has none */
     bool padded;         /* as of ls_moe_options */

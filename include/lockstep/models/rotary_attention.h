@@ -17,11 +17,12 @@ extern "C" {
 
 typedef struct ls_rotary_attention_options {
     size_t size;
-    int heads;        /* H */
-    int kv_heads;     /* G, of which `heads` is a multiple; 0: heads */
-    int64_t dim;      /* C */
-    int64_t head_dim; /* D, even; 0: dim / heads */
-    double rope_base; /* of the rotation's angles ("rope_theta") */
+    int heads;                                     /* H */
+    int kv_heads;                                  /* G, of which `heads` is a multiple; 0: heads */
+    int64_t dim;                                   /* C */
+    int64_t head_dim;                              /* D, even; 0: dim / heads */
+    double rope_base;                              /* of the rotation's angles ("rope_theta") */
+    const ls_rotary_scaling_options *rope_scaling; /* of their frequencies; NULL: none; copied */
     ls_kv_cache *const
         *cache; /* the model's, read in each forward pass: NULL, or keys and values of earlier
                    tokens; borrowed while the module lives */

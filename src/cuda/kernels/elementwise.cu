@@ -3,6 +3,10 @@
  * that lose no digits in float32: gelu as x times a logistic function, or through erfc. */
 #include "common.cuh"
 
+#define inline LS__CUDA_INLINE
+#include "kernel/rotary.h"
+#undef inline
+
 #define SQRT_HALF 0.70710678f
 #define SQRT_TWO_OVER_PI 0.79788456f
 #define ONE_OVER_SQRT_TWO_PI 0.39894228f
@@ -433,7 +437,7 @@ KERNEL(rotary)
         const int64_t h = row / r.time % r.heads, b = row / r.time / r.heads;
         const float *x = r.x + b * r.x_b + h * r.x_h + t * r.x_t;
         float *y = r.y + row * r.dim;
-        const double angle = (double)(r.first + t) * pow(r.base, -2.0 * (double)d / (double)r.dim);
+        const double angle = (double)(r.first + t) * ls__rotary_frequency(&r, d);
         const float c = (float)cos(angle), s = (float)(r.back ? -sin(angle) : sin(angle));
         const float low = x[d], high = x[d + half];
         store(y, d, low * c - high * s, r.beta);

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "kernel/cpu/isa.h"
+#include "kernel/rotary.h"
 
 #define RESTART 128
 
@@ -56,9 +57,8 @@ void LS__K(rotary)(const ls__rotary *r, ls_stream *stream)
     int64_t blocks = (r->time + RESTART - 1) / RESTART;
     LS__PARALLEL_FOR(r->time * half >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks * half, i++, {
         int64_t from = i / half * RESTART, d = i % half;
-        double frequency = pow(r->base, -2.0 * (double)d / (double)r->dim);
         fill_column(c + d, s + d, half, from, ls__min(r->time, from + RESTART), r->first,
-                    frequency);
+                    ls__rotary_frequency(r, d));
     })
     LS__PARALLEL_FOR(rows * r->dim >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
         int64_t t = i % r->time, h = i / r->time % r->heads, b = i / r->time / r->heads;

@@ -491,6 +491,14 @@ DIST_TEST(rotary_turns_by_the_position_in_the_whole, 3)
     CHECK_OK(ls_tensor_status(own));
     CHECK(memcmp(ls_data(whole), ls_data(own), (size_t)ls_numel(own) * sizeof(float)) == 0);
     CHECK(ls_placement_of(own, "cp") == LS_ZIGZAG(2));
+    const ls_rotary_scaling_options *slower =
+        LS_OPTIONS(ls_rotary_scaling_options, .original_positions = 16);
+    whole = ls_context_shard(ls_rotary_scaled(input(&s, Q), 0, 10000.0, slower), 2, "cp");
+    ls_tensor *scaled =
+        ls_context_rotary_scaled(ls_context_shard(input(&s, Q), 2, "cp"), "cp", 10000.0, slower);
+    CHECK_OK(ls_tensor_status(scaled));
+    CHECK(memcmp(ls_data(whole), ls_data(scaled), (size_t)ls_numel(own) * sizeof(float)) == 0);
+    CHECK(memcmp(ls_data(own), ls_data(scaled), (size_t)ls_numel(own) * sizeof(float)) != 0);
     CHECK_OK(ls_mesh_free(mesh));
 }
 

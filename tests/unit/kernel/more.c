@@ -268,6 +268,9 @@ static int64_t rotaries(const ls__kernels *k, const inputs *in, float *out)
     r.x_b = dim, r.x_h = 2 * dim, r.x_t = 6 * dim;
     r.first = 1 + in->rows % 3 * 5000, r.base = 10000.0;
     r.back = in->rows % 2 == 0, r.beta = in->beta;
+    if (in->n % 2 == 1) {
+        r.scaling = (ls__rotary_scaling){8.0, 1.0, 4.0, in->n % 4 == 1 ? 64 : 0};
+    }
     r.workspace = allocate(k->rotary_workspace(&r));
     k->rotary(&r, NULL);
     free(r.workspace);

@@ -3,7 +3,7 @@
  * input from safetensors files, writes the logits into one, and the model into another.
  *
  *     foreign gpt2|bert MODEL INPUTS LOGITS SAVED BATCH TOKENS LAYERS HEADS DIM CONTEXT VOCAB
- *     foreign llama|mixtral …, the same
+ *     foreign llama|llama3|mixtral …, the same
  *     foreign resnetN|alexnet|vit MODEL INPUTS LOGITS SAVED BATCH SIDE CLASSES
  *
  * INPUTS holds "inputs": int64 [BATCH,TOKENS]; of bert [BATCH,2,TOKENS], the types behind the
@@ -95,11 +95,14 @@ static foreign make(const char *kind, const int64_t *n)
                              .context = n[CONTEXT], .vocab = n[VOCAB])),
                          ls_mixtral_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64, ls_mixtral_save};
     }
-    if (strcmp(kind, "llama") == 0) {
+    if (strncmp(kind, "llama", 5) == 0) { /* or "llama3", with its scaled positions */
+        const ls_rotary_scaling_options *scaling =
+            LS_OPTIONS(ls_rotary_scaling_options, .original_positions = 16);
         return (foreign){ls_llama_new(LS_OPTIONS(
                              ls_llama_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
                              .kv_heads = (int)n[HEADS] / 2, .dim = n[DIM], .hidden = 2 * n[DIM],
-                             .context = n[CONTEXT], .vocab = n[VOCAB], .tied = true)),
+                             .context = n[CONTEXT], .vocab = n[VOCAB], .tied = true,
+                             .rope_scaling = strcmp(kind, "llama3") == 0 ? scaling : NULL)),
                          ls_llama_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64, save_plain};
     }
     if (strcmp(kind, "bert") == 0) {
