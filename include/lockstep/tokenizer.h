@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizers convert text to token ids, the numbers that language models read, and back.
  *
- * There are two kinds: bytes (256 tokens, one for each byte), and the byte-level byte-pair encoding
+ * There are three kinds: bytes (256 tokens, one for each byte); the byte-level byte-pair encoding
  * of GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section
  * 2.2; its merges: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units",
- * ACL 2016). The latter is read from the files of Hugging Face's `tokenizers` or of GPT-2 itself,
- * and gives the ids of `tokenizers`' encode(text, add_special_tokens=False).
+ * ACL 2016); and that of SentencePiece (Kudo and Richardson, EMNLP 2018) as Llama 2, Mistral and
+ * Mixtral have it, which merges characters. The last two are read from the files of Hugging Face's
+ * `tokenizers` or of GPT-2 itself, and give the ids of `tokenizers`'
+ * encode(text, add_special_tokens=False).
  *
  * A text may contain any bytes. A regular expression splits it into words; in a word pairs are
  * merged, the pair of the lowest rank first, and the leftmost of equal pairs. Bytes that are not
  * UTF-8 form separate words, so decode(encode(text)) is exactly the text; with the normalizer NFC
- * it is the text in that form, and with added tokens that take white space around them (lstrip,
- * rstrip) without it. No call is collective.
+ * it is the text in that form, with a tokenizer that puts a space before a text the text with that
+ * space, and with added tokens that take white space around them (lstrip, rstrip) without it. No
+ * call is collective.
  */
 #ifndef LOCKSTEP_TOKENIZER_H
 #define LOCKSTEP_TOKENIZER_H
@@ -30,9 +33,10 @@ typedef struct ls_tokenizer ls_tokenizer;
  *
  * With vocab.json and merges.txt, GPT-2's expression splits the text, and "<|endoftext|>" is
  * special if the vocabulary has it. Of a tokenizer.json, the model (BPE), the added tokens, the
- * normalizer (none or NFC) and the pre-tokenizer are read, which must be ByteLevel, or Splits
- * (isolated) and Digits followed by ByteLevel. The post-processor and saved truncation and padding
- * are not applied: all tokens of a text are given, and the caller adds tokens around it.
+ * normalizer (none, NFC, or Prepend and Replace as Llama 2 has them) and the pre-tokenizer are
+ * read, which must be Metaspace, ByteLevel, or Splits (isolated) and Digits followed by ByteLevel.
+ * The decoder is not read. The post-processor and saved truncation and padding are not applied: all
+ * tokens of a text are given, and the caller adds tokens around it.
  *
  * NULL on failure; the message names the file and the position: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM
  * (unreadable), LS_ERR_FORMAT, LS_ERR_UNSUPPORTED (another model, normalizer or pre-tokenizer, an

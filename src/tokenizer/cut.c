@@ -34,7 +34,7 @@ size_t ls__tokenizer_cut(const ls_tokenizer *t, const char *text, size_t bytes, 
     if (from == 0 || from >= bytes || t->bytes_only) {
         return from < bytes ? from : bytes;
     }
-    for (size_t at = from; at < bytes && at < last; at++) {
+    for (size_t at = from; !t->joins_words && at < bytes && at < last; at++) {
         if (is_letter(text[at - 1]) && (text[at] == ' ' || text[at] == '\n') &&
             !in_added(t, text, bytes, at)) {
             return at;

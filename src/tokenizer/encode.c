@@ -145,9 +145,20 @@ static ls_status encode_stretches(ls__encoder *e, const char *text, size_t bytes
     return LS_OK;
 }
 
-/* Encodes a copy that begins with a space, as `add_prefix_space` asks. The skew shrinks by one,
- * so that places in messages refer to the caller's text. */
-static ls_status encode_padded(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+/* A piece after a special token gets its space, too, as in `tokenizers`; a piece that begins at
+ * a cut does not, since in the whole text something stood before it. */
+static bool gets_space(const ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    const ls__prefix prefix = e->t->prefix;
+    const bool first = skew == 0 && e->begins, cut = skew == 0 && !e->begins;
+    if (bytes == 0 || cut || prefix == LS__PREFIX_NONE || (prefix == LS__PREFIX_FIRST && !first)) {
+        return false;
+    }
+    return prefix == LS__PREFIX_EACH || text[0] != ' ';
+}
+
+/* A copy that begins with a space into e->padded, of bytes + 1. */
+static ls_status pad(ls__encoder *e, const char *text, size_t bytes)
 {
     if (bytes + 1 > e->padded_room) {
         char *grown = realloc(e->padded, bytes + 1);
@@ -159,17 +170,31 @@ static ls_status encode_padded(ls__encoder *e, const char *text, size_t bytes, s
     }
     e->padded[0] = ' ';
     memcpy(e->padded + 1, text, bytes);
+    return LS_OK;
+}
+
+/* The skew of a padded text shrinks by one, so that places in messages refer to the caller's. */
+static ls_status encode_spaced(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    if (e->t->prefix == LS__PREFIX_EACH || !gets_space(e, text, bytes, skew)) {
+        return encode_stretches(e, text, bytes, skew);
+    }
+    LS_TRY(pad(e, text, bytes));
     return encode_stretches(e, e->padded, bytes + 1, skew - 1);
 }
 
-/* A piece after a special token gets its space, too, as in `tokenizers`; a piece that begins at
- * a cut does not, since in the whole text something stood before it. */
+/* Metaspace writes spaces only here, after all added tokens have been found. */
 static ls_status encode_plain(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
-    bool cut = skew == 0 && !e->begins;
-    return e->t->prefix_space && bytes > 0 && text[0] != ' ' && !cut
-               ? encode_padded(e, text, bytes, skew)
-               : encode_stretches(e, text, bytes, skew);
+    char *spaced = NULL;
+    size_t spaced_bytes = 0;
+    if (e->t->pieces && !e->t->replaces) {
+        LS_TRY(ls__piece_spaces(text, bytes, &spaced, &spaced_bytes));
+    }
+    const ls_status status = spaced != NULL ? encode_spaced(e, spaced, spaced_bytes, skew)
+                                            : encode_spaced(e, text, bytes, skew);
+    free(spaced);
+    return status;
 }
 
 /* ---- special tokens ----------------------------------------------------------------------- */
@@ -268,6 +293,15 @@ static ls_status encode_added(ls__encoder *e, bool second, const char *text, siz
     return from < bytes ? between(e, text + from, bytes - from, skew + from) : LS_OK;
 }
 
+static ls_status encode_normal(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    if (e->t->prefix != LS__PREFIX_EACH || !gets_space(e, text, bytes, skew)) {
+        return encode_added(e, true, text, bytes, skew, encode_plain);
+    }
+    LS_TRY(pad(e, text, bytes));
+    return encode_added(e, true, e->padded, bytes + 1, skew - 1, encode_plain);
+}
+
 /* Text between tokens of the first sort, after the normalizer; tokens of the second sort are in
  * it. */
 static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, size_t skew)
@@ -276,10 +310,11 @@ static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, s
     size_t normal_bytes = 0;
     if (e->t->nfc) {
         LS_TRY(ls__normal_make(text, bytes, &normal, &normal_bytes));
+    } else if (e->t->replaces) {
+        LS_TRY(ls__piece_spaces(text, bytes, &normal, &normal_bytes));
     }
-    const ls_status status = normal != NULL
-                                 ? encode_added(e, true, normal, normal_bytes, skew, encode_plain)
-                                 : encode_added(e, true, text, bytes, skew, encode_plain);
+    const ls_status status = normal != NULL ? encode_normal(e, normal, normal_bytes, skew)
+                                            : encode_normal(e, text, bytes, skew);
     free(normal);
     return status;
 }
@@ -355,8 +390,8 @@ static const char *text_of(const ls_tokenizer *t, int32_t id, size_t *bytes)
 {
     const ls__token *token = ls__vocab_get(&t->vocab, id);
     const ls__added *added = token != NULL && token->added > 0 ? &t->added[token->added - 1] : NULL;
-    *bytes = added != NULL ? added->bytes : token != NULL ? token->bytes : 0;
-    return added != NULL ? added->text : token != NULL ? token->text : NULL;
+    *bytes = added != NULL ? added->bytes - added->prefix : token != NULL ? token->bytes : 0;
+    return added != NULL ? added->text + added->prefix : token != NULL ? token->text : NULL;
 }
 
 /* The first of two passes: it checks every id, so that the copying pass cannot fail. The size

@@ -7,9 +7,10 @@
  *      "model": {"type": "BPE", "vocab": {"Ġ": 220, ...}, "merges": ["Ġ t", ["h", "e"], ...]}}
  *
  * Llama 3 and Qwen have a Split before ByteLevel, DeepSeek several, StarCoder Digits; Qwen,
- * GPT-NeoX and ModernBERT the normalizer NFC. An option that would change ids and is not
- * implemented is refused, not ignored. What is done to whole texts is the caller's: truncation,
- * padding, post_processor.
+ * GPT-NeoX and ModernBERT the normalizer NFC. Llama 2, Mistral and Mixtral have SentencePiece's
+ * form (pieces.c), where the normalizers Prepend and Replace, or the pre-tokenizer Metaspace, write
+ * spaces as "▁". An option that would change ids and is not implemented is refused, not ignored.
+ * What is done to whole texts is the caller's: truncation, padding, post_processor.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,14 +56,14 @@ static ls_status check_model(const reader *r, const json_t *model)
     const char *set = NULL;
     if (*type != '\0' && strcmp(type, "BPE") != 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "tokenizer: \"%s\": the model is %.60s; only byte-level BPE is supported",
-                        r->path, type);
+                        "tokenizer: \"%s\": the model is %.60s; only BPE is supported", r->path,
+                        type);
     }
     set = json_number_value(json_object_get(model, "dropout")) > 0 ? "dropout" : set;
     set = *text_of(model, "continuing_subword_prefix") ? "continuing_subword_prefix" : set;
     set = *text_of(model, "end_of_word_suffix") ? "end_of_word_suffix" : set;
-    set = is_true(model, "byte_fallback") ? "byte_fallback" : set;
-    set = is_true(model, "fuse_unk") ? "fuse_unk" : set;
+    set = is_true(model, "byte_fallback") && !r->t->pieces ? "byte_fallback" : set;
+    set = is_true(model, "fuse_unk") && !r->t->pieces ? "fuse_unk" : set;
     return set != NULL ? ls__fail(LS_ERR_UNSUPPORTED,
                                   "tokenizer: \"%s\": the model has %s, which is not supported",
                                   r->path, set)
@@ -112,6 +113,8 @@ static ls_status read_model(const reader *r, const json_t *model)
                         r->path);
     }
     LS_TRY(check_model(r, model));
+    r->t->fallback = is_true(model, "byte_fallback");
+    r->t->fuse_unknown = is_true(model, "fuse_unk");
     LS_TRY(ls__read_vocab(r->t, r->path, json_object_get(model, "vocab")));
     if (!json_is_array(merges)) {
         return malformed(r, "\"merges\" of the model");
@@ -175,6 +178,85 @@ static ls_status read_all_added(const reader *r, const json_t *list)
     return LS_OK;
 }
 
+/* ---- SentencePiece's form ------------------------------------------------------------------ */
+
+static bool writes_spaces(const json_t *replace)
+{
+    return strcmp(text_of(replace, "type"), "Replace") == 0 &&
+           strcmp(text_of(json_object_get(replace, "pattern"), "String"), " ") == 0 &&
+           strcmp(text_of(replace, "content"), LS__SPACE_MARK) == 0;
+}
+
+/* Known before the vocabulary is read, whose tokens it writes. */
+static void read_form(const json_t *root, ls_tokenizer *t)
+{
+    const json_t *normalizer = json_object_get(root, "normalizer");
+    const json_t *list = json_object_get(normalizer, "normalizers");
+    size_t i;
+    json_t *one;
+    t->replaces = writes_spaces(normalizer);
+    json_array_foreach(list, i, one)
+    {
+        t->replaces = t->replaces || writes_spaces(one);
+    }
+    t->pieces = t->replaces ||
+                strcmp(text_of(json_object_get(root, "pre_tokenizer"), "type"), "Metaspace") == 0;
+}
+
+/* The package normalizes the texts of some added tokens, too: they are found after a space only. */
+static ls_status read_prepend(const reader *r, const json_t *prepend)
+{
+    if (!r->t->pieces || strcmp(text_of(prepend, "prepend"), LS__SPACE_MARK) != 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "tokenizer: \"%s\": the normalizer prepends \"%.60s\"; only \"▁\" is "
+                        "supported",
+                        r->path, text_of(prepend, "prepend"));
+    }
+    for (int i = 0; i < r->t->added_count && r->t->prefix != LS__PREFIX_EACH; i++) {
+        LS_TRY(r->t->added[i].second ? ls__tokenizer_prefix_special(r->t, r->path, &r->t->added[i])
+                                     : LS_OK);
+    }
+    r->t->prefix = LS__PREFIX_EACH;
+    return LS_OK;
+}
+
+/* After this normalizer the package takes a space for no white space. */
+static ls_status read_replace(const reader *r)
+{
+    for (int i = 0; i < r->t->added_count; i++) {
+        const ls__added *a = &r->t->added[i];
+        if (a->second && (a->lstrip || a->rstrip)) {
+            return ls__fail(LS_ERR_UNSUPPORTED,
+                            "tokenizer: \"%s\": the added token \"%.60s\" is normalized and takes "
+                            "white space, which is not supported beside the normalizer Replace",
+                            r->path, a->text);
+        }
+    }
+    return LS_OK;
+}
+
+/* Files of older versions have add_prefix_space in place of prepend_scheme. */
+static ls_status read_metaspace(reader *r, const json_t *meta)
+{
+    const json_t *old = json_object_get(meta, "add_prefix_space");
+    const json_t *split = json_object_get(meta, "split");
+    const char *scheme = text_of(meta, "prepend_scheme");
+    if (strcmp(text_of(meta, "replacement"), LS__SPACE_MARK) != 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "tokenizer: \"%s\": Metaspace writes a space as \"%.60s\"; only \"▁\" "
+                        "is supported",
+                        r->path, text_of(meta, "replacement"));
+    }
+    if (r->t->prefix == LS__PREFIX_NONE) { /* else the normalizer has put one there already */
+        r->t->prefix = strcmp(scheme, "never") == 0 || json_is_false(old) ? LS__PREFIX_NONE
+                       : strcmp(scheme, "first") == 0                     ? LS__PREFIX_FIRST
+                                                                          : LS__PREFIX_MISSING;
+    }
+    return split == NULL || json_is_true(split)
+               ? ls__expressions_add(r->expressions, r->path, "[^ ]+| [^ ]*")
+               : LS_OK;
+}
+
 /* ---- normalizer --------------------------------------------------------------------------- */
 
 static ls_status check_added(const reader *r)
@@ -200,10 +282,17 @@ static ls_status read_normalizer(const reader *r, const json_t *normalizer)
     if (normalizer == NULL || json_is_null(normalizer)) {
         return LS_OK;
     }
-    if (strcmp(type, "NFC") != 0) {
+    if (writes_spaces(normalizer)) {
+        return read_replace(r);
+    }
+    if (strcmp(type, "Prepend") == 0) {
+        return read_prepend(r, normalizer);
+    }
+    if (strcmp(type, "NFC") != 0 || r->t->pieces) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "tokenizer: \"%s\": the normalizer %.60s is not supported; NFC is", r->path,
-                        type);
+                        "tokenizer: \"%s\": the normalizer %.60s is not supported; NFC is, and "
+                        "Prepend and Replace as Llama 2 has them",
+                        r->path, type);
     }
     LS_TRY(ls__normal_available(r->path));
     r->t->nfc = true;
@@ -232,8 +321,8 @@ static ls_status other_splitter(const reader *r)
 {
     return ls__fail(LS_ERR_UNSUPPORTED,
                     "tokenizer: \"%s\": the pre_tokenizer is not supported; the supported ones are "
-                    "ByteLevel, and Splits (Isolated) and Digits followed by ByteLevel without a "
-                    "space before each text",
+                    "Metaspace, ByteLevel, and Splits (Isolated) and Digits followed by ByteLevel "
+                    "without a space before each text",
                     r->path);
 }
 
@@ -281,7 +370,7 @@ static ls_status read_byte_level(reader *r, const json_t *level)
     if (strcmp(text_of(level, "type"), "ByteLevel") != 0 || (prefix && r->expressions->count > 0)) {
         return other_splitter(r);
     }
-    r->t->prefix_space = prefix;
+    r->t->prefix = prefix ? LS__PREFIX_MISSING : LS__PREFIX_NONE;
     return splits ? ls__expressions_add(r->expressions, r->path, LS__GPT2_EXPRESSION) : LS_OK;
 }
 
@@ -304,6 +393,12 @@ static ls_status read_splitter(reader *r, const json_t *pre)
     const json_t *list = json_object_get(pre, "pretokenizers");
     size_t i;
     json_t *step;
+    if (strcmp(text_of(pre, "type"), "Metaspace") == 0) {
+        return read_metaspace(r, pre);
+    }
+    if (r->t->pieces) {
+        return pre == NULL || json_is_null(pre) ? LS_OK : other_splitter(r);
+    }
     if (strcmp(text_of(pre, "type"), "Sequence") != 0) {
         return read_byte_level(r, pre);
     }
@@ -320,6 +415,7 @@ static ls_status read_splitter(reader *r, const json_t *pre)
 static ls_status read_root(reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
+    read_form(root, r->t);
     LS_TRY(read_model(r, model));
     LS_TRY(read_all_added(r, json_object_get(root, "added_tokens")));
     LS_TRY(read_unknown(r, model));

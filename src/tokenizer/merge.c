@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging the bytes of one word.
+/* Merging the bytes of one word, or its characters.
  *
  *     l o w e r      the pair of the lowest rank, of equal ones the leftmost, becomes one token,
  *     l o w er       until no pair has a rank
@@ -16,6 +16,7 @@
 
 #include "base/assert.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "tokenizer/tokenizer.h"
 
 #define SHORT_WORD 24 /* most words; a scan of so many pairs costs less than a heap */
@@ -160,8 +161,70 @@ static ls_status reserve(ls__encoder *e, size_t bytes, size_t offset)
                : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for the tokens of %zu bytes", bytes);
 }
 
-/* With `ignore_merges`, a word that is a token as a whole is not merged from bytes. Otherwise
- * the word begins as one symbol a byte, linked as a list. */
+static ls_status no_token(const ls__encoder *e, const char *at, size_t offset)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "tokenizer: byte 0x%02x at offset %zu of the text has no token in the "
+                    "vocabulary; use one with all 256 bytes",
+                    (unsigned char)*at, e->offset + offset);
+}
+
+/* One symbol a byte. */
+static ls_status lay_bytes(ls__encoder *e, const char *word, size_t bytes, size_t offset,
+                           int32_t *count)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const int32_t id = e->t->byte_id[(unsigned char)word[i]];
+        if (id < 0) {
+            return no_token(e, word + i, offset + i);
+        }
+        e->symbols[i].id = id;
+    }
+    *count = (int32_t)bytes;
+    return LS_OK;
+}
+
+/* The symbols of one character, from `at` on: its token, those of its bytes, or the unknown token.
+ * Returns their number; -1: it has none. */
+static int32_t lay_character(const ls__encoder *e, const char *at, size_t length,
+                             ls__symbol *symbols)
+{
+    const ls_tokenizer *t = e->t;
+    symbols[0].id = ls__vocab_find(&t->vocab, at, length);
+    if (symbols[0].id >= 0) {
+        return 1;
+    }
+    bool all = true;
+    for (size_t i = 0; i < length; i++) {
+        symbols[i].id = t->byte_id[(unsigned char)at[i]];
+        all = all && symbols[i].id >= 0;
+    }
+    symbols[0].id = all ? symbols[0].id : t->unknown_id;
+    return all ? (int32_t)length : t->unknown_id >= 0 ? 1 : -1;
+}
+
+/* One symbol a character that is a token. */
+static ls_status lay_characters(ls__encoder *e, const char *word, size_t bytes, size_t offset,
+                                int32_t *count)
+{
+    bool unknown = false; /* the character before */
+    *count = 0;
+    for (size_t at = 0, length; at < bytes; at += length) {
+        length = ls__utf8_bytes(word + at, bytes - at);
+        length = length > 0 ? length : 1;
+        const int32_t made = lay_character(e, word + at, length, e->symbols + *count);
+        if (made < 0) {
+            return no_token(e, word + at, offset + at);
+        }
+        const bool fused = unknown && e->t->fuse_unknown;
+        unknown = e->symbols[*count].id == e->t->unknown_id;
+        *count += unknown && fused ? 0 : made;
+    }
+    return LS_OK;
+}
+
+/* With `ignore_merges`, a word that is a token as a whole is not merged. Otherwise its symbols are
+ * linked as a list. */
 ls_status ls__encoder_word(ls__encoder *e, const char *word, size_t bytes, size_t offset)
 {
     int32_t whole = e->t->whole_words ? ls__vocab_find(&e->t->vocab, word, bytes) : -1;
@@ -169,16 +232,12 @@ ls_status ls__encoder_word(ls__encoder *e, const char *word, size_t bytes, size_
         return ls__encoder_put(e, whole);
     }
     LS_TRY(reserve(e, bytes, offset));
-    int32_t count = (int32_t)bytes;
+    int32_t count = 0;
+    LS_TRY(e->t->pieces ? lay_characters(e, word, bytes, offset, &count)
+                        : lay_bytes(e, word, bytes, offset, &count));
     for (int32_t i = 0; i < count; i++) {
-        int32_t id = e->t->byte_id[(unsigned char)word[i]];
-        if (id < 0) {
-            return ls__fail(LS_ERR_INVALID,
-                            "tokenizer: byte 0x%02x at offset %zu of the text has no token in the "
-                            "vocabulary; use one with all 256 bytes",
-                            (unsigned char)word[i], e->offset + offset + (size_t)i);
-        }
-        e->symbols[i] = (ls__symbol){id, i - 1, i + 1 < count ? i + 1 : -1};
+        e->symbols[i].before = i - 1;
+        e->symbols[i].after = i + 1 < count ? i + 1 : -1;
     }
     if (count > SHORT_WORD) {
         merge_long(e, count);

@@ -20,6 +20,7 @@ static ls_tokenizer *tokenizer_new(const ls__env *env)
     if (t != NULL) {
         t->env = env;
         t->unknown_id = -1;
+        memset(t->byte_id, 0xff, sizeof t->byte_id); /* -1 each */
         ls__vocab_init(&t->vocab, env);
         ls__merges_init(&t->merges, env);
     }
@@ -52,8 +53,9 @@ int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
 {
     size_t bytes = token != NULL ? strlen(token) : 0;
     for (int i = 0; t != NULL && token != NULL && i < t->added_count; i++) {
-        if (t->added[i].bytes == bytes && memcmp(t->added[i].text, token, bytes) == 0) {
-            return t->added[i].id;
+        const ls__added *a = &t->added[i];
+        if (a->bytes - a->prefix == bytes && memcmp(a->text + a->prefix, token, bytes) == 0) {
+            return a->id;
         }
     }
     return t != NULL && token != NULL ? ls__vocab_find(&t->vocab, token, bytes) : -1;
@@ -77,7 +79,9 @@ static void finish_tables(ls_tokenizer *t)
     for (int byte = 0; byte < 256; byte++) {
         char text = (char)byte;
         int32_t id = ls__vocab_find(&t->vocab, &text, 1);
-        t->byte_id[byte] = id >= 0 ? id : t->unknown_id;
+        if (!t->pieces) { /* else the file names them */
+            t->byte_id[byte] = id >= 0 ? id : t->unknown_id;
+        }
     }
     if (t->added_count > 1) {
         qsort(t->added, (size_t)t->added_count, sizeof *t->added, by_start);

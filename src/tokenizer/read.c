@@ -40,8 +40,8 @@ static const char *other_format(const uint8_t *data, size_t bytes)
         return "it is a .tiktoken file: give the tokenizer.json of the same model";
     }
     if (bytes > 16 && data[0] == '\n' && memmem(data, 16, "<unk>", 5) != NULL) {
-        return "it is a model of SentencePiece, which is not supported: give a tokenizer.json of "
-               "byte-level BPE";
+        return "it is a model of SentencePiece, which is not read: give the tokenizer.json of the "
+               "same model";
     }
     return ls__foreign_words(ls__foreign_kind_of(data, bytes), NULL);
 }

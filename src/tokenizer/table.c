@@ -34,18 +34,38 @@ static ls_status check_id(const ls_tokenizer *t, const char *where, const char *
     return LS_OK;
 }
 
+/* The bytes that a token of the file stands for, into `out` of at least strlen(token) bytes.
+ * Returns false if no text has it. */
+static bool read_token(const ls_tokenizer *t, const char *token, char *out, size_t *bytes)
+{
+    if (!t->pieces) {
+        return ls__alphabet_read(token, out, bytes);
+    }
+    *bytes = ls__piece_read(token, out);
+    return strchr(token, ' ') == NULL; /* a space of a text is looked up as "▁" */
+}
+
 /* The bytes of a token of the file into *raw, which the caller frees. Text outside the alphabet
  * is taken literally, as special tokens are. Returns false without memory. */
-static bool raw_of(const char *token, char **raw, size_t *bytes, bool *of_alphabet)
+static bool raw_of(const ls_tokenizer *t, const char *token, char **raw, size_t *bytes,
+                   bool *of_alphabet)
 {
     size_t length = strlen(token);
     *raw = malloc(length + 1);
-    *of_alphabet = *raw != NULL && ls__alphabet_read(token, *raw, bytes);
+    *of_alphabet = *raw != NULL && read_token(t, token, *raw, bytes);
     if (*raw != NULL && !*of_alphabet) {
         memcpy(*raw, token, length);
         *bytes = length;
     }
     return *raw != NULL;
+}
+
+/* "<0x0A>": found by its byte, since a token of the same text may have another id. */
+static bool add_byte(ls_tokenizer *t, int byte, int64_t id)
+{
+    const char raw = (char)byte;
+    t->byte_id[byte] = (int32_t)id;
+    return ls__vocab_add(&t->vocab, (int32_t)id, &raw, 1, false);
 }
 
 /* Tokens outside the alphabet get an id for decoding but are not findable: no text can produce
@@ -62,8 +82,13 @@ ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char
                         "the file damaged?",
                         where, QUOTED_MAX, token, (long long)id);
     }
-    bool done = raw_of(token, &raw, &bytes, &of_alphabet) &&
+    const int byte = t->fallback ? ls__piece_byte(token) : -1;
+    if (byte >= 0) {
+        return add_byte(t, byte, id) ? LS_OK : no_memory(where);
+    }
+    bool done = raw_of(t, token, &raw, &bytes, &of_alphabet) &&
                 ls__vocab_add(&t->vocab, (int32_t)id, raw, bytes, of_alphabet);
+    t->joins_words |= done && t->pieces && ls__piece_joins_words(raw, bytes);
     free(raw);
     return done ? LS_OK : no_memory(where);
 }
@@ -85,10 +110,10 @@ static ls_status add_merge(ls_tokenizer *t, const char *where, const char *left,
 {
     size_t left_bytes = 0, right_bytes = 0;
     int32_t left_id = -1, right_id = -1, id = -1;
-    if (ls__alphabet_read(left, both, &left_bytes)) {
+    if (read_token(t, left, both, &left_bytes)) {
         left_id = ls__vocab_find(&t->vocab, both, left_bytes);
     }
-    if (left_id >= 0 && ls__alphabet_read(right, both + left_bytes, &right_bytes)) {
+    if (left_id >= 0 && read_token(t, right, both + left_bytes, &right_bytes)) {
         right_id = ls__vocab_find(&t->vocab, both + left_bytes, right_bytes);
         id = ls__vocab_find(&t->vocab, both, left_bytes + right_bytes);
     }
@@ -131,7 +156,7 @@ static ls_status check_special(ls_tokenizer *t, const char *where, const char *t
     char *raw = NULL;
     size_t bytes = 0;
     bool of_alphabet = false;
-    if (!raw_of(text, &raw, &bytes, &of_alphabet)) {
+    if (!raw_of(t, text, &raw, &bytes, &of_alphabet)) {
         return no_memory(where);
     }
     const ls__token *there = ls__vocab_get(&t->vocab, id);
@@ -166,8 +191,22 @@ ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const ch
     if (grown == NULL || copy == NULL) {
         return no_memory(where);
     }
-    memcpy(copy, text, bytes);
+    memcpy(copy, text, bytes + 1);
     t->added[t->added_count++] =
         (ls__added){.text = copy, .bytes = bytes, .id = (int32_t)id, .second = second};
+    return LS_OK;
+}
+
+ls_status ls__tokenizer_prefix_special(ls_tokenizer *t, const char *where, ls__added *added)
+{
+    char *text = ls__arena_alloc(&t->vocab.arena, added->bytes + 2);
+    if (text == NULL) {
+        return no_memory(where);
+    }
+    text[0] = ' ';
+    memcpy(text + 1, added->text, added->bytes + 1);
+    added->text = text;
+    added->bytes++;
+    added->prefix = 1;
     return LS_OK;
 }

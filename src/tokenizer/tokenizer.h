@@ -4,10 +4,11 @@
  *     open.c     which files; json.c and pair.c read them, row by row (table.c), into the tables of
  *                vocab.c
  *     encode.c   text ─▶ special tokens cut out ─▶ stretches of UTF-8 ─▶ words (split.h)
- *     merge.c    the bytes of one word ─▶ its tokens
+ *     merge.c    the bytes, or the characters, of one word ─▶ its tokens
  *
  * A vocabulary file writes tokens in the byte-level alphabet: each byte is one printable character
- * (alphabet.c). In memory a token is its bytes. A tokenizer does not change once it is open; what
+ * (alphabet.c); or in that of SentencePiece, which writes a space as "▁" and a byte as "<0x0A>"
+ * (pieces.c). In memory a token is its bytes. A tokenizer does not change once it is open; what
  * changes while a text is encoded stands in an ls__encoder, one a thread.
  */
 #ifndef LS_TOKENIZER_TOKENIZER_H
@@ -85,6 +86,20 @@ const ls__merge *ls__merges_find(const ls__merges *merges, uint64_t pair); /* NU
  * holds a character outside the alphabet. */
 bool ls__alphabet_read(const char *text, char *out, size_t *bytes);
 
+/* ---- pieces.c -------------------------------------------------------------------------------- */
+
+#define LS__SPACE_MARK "\xe2\x96\x81" /* U+2581, "▁": a space, also in a text */
+
+/* A token of the file as its bytes, into `out` of at least strlen(text) bytes; returns their
+ * number. */
+size_t ls__piece_read(const char *text, char *out);
+/* The byte that "<0x0A>" stands for; -1: it is another token. */
+int ls__piece_byte(const char *text);
+/* Whether a token goes on after the end of a word. */
+bool ls__piece_joins_words(const char *raw, size_t bytes);
+/* *out: `text` with a space for each "▁", free() it; NULL: it has none. */
+ls_status ls__piece_spaces(const char *text, size_t bytes, char **out, size_t *out_bytes);
+
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
 /* Tokens that are found in the text before anything else. There are two sorts, the second of which
@@ -94,13 +109,27 @@ typedef struct ls__added {
     size_t bytes;
     int32_t id;
     bool second;
+    size_t prefix;       /* bytes before its own that the normalizer puts there */
     bool lstrip, rstrip; /* it takes the white space before it, behind it */
 } ls__added;
 
+/* Which pieces of a text, those between added tokens, get a space before them. */
+typedef enum ls__prefix {
+    LS__PREFIX_NONE,
+    LS__PREFIX_FIRST,   /* the one at the beginning of the text, unless it begins with a space */
+    LS__PREFIX_MISSING, /* each that does not begin with a space */
+    LS__PREFIX_EACH     /* before added tokens of the second sort are looked for */
+} ls__prefix;
+
 struct ls_tokenizer {
     const ls__env *env;
-    bool bytes_only;   /* "bytes": no table below is used but `vocab`, for decoding */
-    bool prefix_space; /* a text begins with a space, its own or one more */
+    bool bytes_only; /* "bytes": no table below is used but `vocab`, for decoding */
+    ls__prefix prefix;
+    bool pieces;       /* SentencePiece's form: a word falls apart into characters, not bytes */
+    bool replaces;     /* of these: the normalizer writes spaces as "▁" */
+    bool joins_words;  /* of these: a token has a letter and then a space */
+    bool fuse_unknown; /* unknown characters in a row are one token */
+    bool fallback;     /* a character without a token has those of its bytes */
     bool whole_words;  /* a word that is a token is not merged (`ignore_merges`) */
     bool nfc;          /* what is between tokens of the first sort is brought to the form NFC */
     ls__vocab vocab;
@@ -137,6 +166,8 @@ ls_status ls__tokenizer_add_merge(ls_tokenizer *t, const char *where, const char
                                   const char *right, int64_t rank);
 ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const char *text,
                                     int64_t id, bool second);
+/* The text of an added token with a space before it. */
+ls_status ls__tokenizer_prefix_special(ls_tokenizer *t, const char *where, ls__added *added);
 
 #define LS__GPT2_EXPRESSION                                                                        \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"

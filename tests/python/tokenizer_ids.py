@@ -2,6 +2,7 @@
 """Compares ids with the `tokenizers` package on random texts: tokenizer_ids.py BUILD COUNT [SEED]."""
 
 import ctypes
+import json
 import pathlib
 import random
 import sys
@@ -100,9 +101,28 @@ FORMS = {
     "digits together": (None, sequence(pre_tokenizers.Digits(individual_digits=False), byte_level(True)), []),
     "a literal": (None, sequence(pre_tokenizers.Split("a.[b", "isolated"), byte_level(True)), []),
 }
+
+LLAMA = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+
+
+def metaspace(scheme, split):
+    return pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+
+
+# The same for SentencePiece's form, and what the model does with unknown characters.
+SPACED = {
+    "Llama 2": (LLAMA, None, [], {}),
+    "Llama, first files": (LLAMA, None, [AddedToken("<s>", normalized=True), AddedToken("<|end|>", normalized=True)], {}),
+    "without bytes": (LLAMA, None, STRIPPED[:2], {"byte_fallback": False}),
+    "unknown one by one": (LLAMA, None, [], {"byte_fallback": False, "fuse_unk": False}),
+    "Replace alone": (normalizers.Replace(" ", "▁"), None, [AddedToken("a b", normalized=True)], {}),
+    "whole words": (None, metaspace("always", True), STRIPPED, {"ignore_merges": True}),
+    "Mistral": (None, metaspace("first", False), STRIPPED, {}),
+    "never": (None, metaspace("never", True), STRIPPED[:2], {}),
+}
 PIECES = ["<mask>", "<|im_sep|>", "<|end|>", "  ", "   ", "        ", "\t", "\u00a0", "\u3000", "\u2009", "\u0085",
           "\n", "e\u0301", "\u00e9", "a\u0323\u0307", "\u1100\u1161\u11a8", "\uac01", "\u212b", "\u0344", "\u0958",
-          "\u0f73\u0f71", "12", "٣", "Ⅷ", "²", "中文", "ひら", "한국", "a.[b", "a.b", "word", " the", "'ll", "!?", "🙂"]
+          "\u0f73\u0f71", "12", "٣", "Ⅷ", "²", "中文", "ひら", "한국", "a.[b", "a.b", "▁", "<s>", "</s>", "<0x0A>", "a b", "word", " the", "'ll", "!?", "🙂"]
 
 
 def random_texts(count, seed):
@@ -125,6 +145,19 @@ def check_forms(ours, fixture, count, seed):
             path = pathlib.Path(folder) / name
             package.save(str(path))
             check(ours, path, package, texts)
+        for name, (normalizer, pre_tokenizer, added, model) in SPACED.items():
+            whole = json.loads((fixture / "pieces/tokenizer.json").read_text())
+            whole["model"].update(model)
+            whole["normalizer"] = None
+            package = Tokenizer.from_str(json.dumps(whole))
+            if normalizer is not None:
+                package.normalizer = normalizer
+            if pre_tokenizer is not None:
+                package.pre_tokenizer = pre_tokenizer
+            package.add_tokens(added)
+            path = pathlib.Path(folder) / name
+            package.save(str(path))
+            check(ours, path, package, texts)
 
 
 def main():
@@ -133,7 +166,7 @@ def main():
     texts = fuzz_texts.texts(count, seed)
     ours = Ours(build)
     fixture = FIXTURES / "fixture"
-    for name in ("json", "split", "one_word"):
+    for name in ("json", "split", "one_word", "pieces"):
         package = Tokenizer.from_file(str(fixture / name / "tokenizer.json"))
         check(ours, fixture / name, package, texts)
         if name == "json":

@@ -76,6 +76,11 @@ TEST(ids_without_an_expression_equal_those_of_the_package)
     check_all(fixture("one_word"), "one_word");
 }
 
+TEST(ids_of_pieces_equal_those_of_the_package)
+{
+    check_all(fixture("pieces"), "pieces");
+}
+
 TEST(bytes_are_their_own_tokens)
 {
     CHECK(ls_init(NULL) == LS_OK);
@@ -168,6 +173,27 @@ TEST(any_bytes_come_back_from_gpt2s_form)
 TEST(any_bytes_come_back_with_added_tokens)
 {
     round_trips(fixture("split"));
+}
+
+/* With the space that is put before each of them. */
+TEST(any_bytes_come_back_from_pieces_behind_a_space)
+{
+    char text[TEXT_MAX], *back = NULL;
+    size_t back_bytes = 0;
+    uint32_t state = (uint32_t)test_seed();
+    CHECK(ls_init(NULL) == LS_OK);
+    ls_tokenizer *t = open_path(fixture("pieces"));
+    for (int i = 0; i < 2000; i++) {
+        const size_t bytes = random_text(&state, text, sizeof text);
+        tokens got = encode(t, text, bytes);
+        CHECK_OK(ls_tokenizer_decode(t, got.ids, got.count, &back, &back_bytes));
+        CHECK_INT(back_bytes, bytes > 0 ? bytes + 1 : 0);
+        CHECK(bytes == 0 || (back[0] == ' ' && memcmp(back + 1, text, bytes) == 0));
+        ls_bytes_free(back);
+        ls_bytes_free(got.ids);
+    }
+    ls_tokenizer_free(t);
+    CHECK(ls_finalize() == LS_OK);
 }
 
 TEST(any_bytes_come_back_from_bytes)
@@ -264,7 +290,7 @@ TEST(short_and_long_words_merge_as_the_definition_says)
     CHECK(ls_init(NULL) == LS_OK);
     char *from = licence(&from_bytes);
     ls_tokenizer *t = open_path(fixture("one_word"));
-    t->prefix_space = false;
+    t->prefix = LS__PREFIX_NONE;
     for (int round = 0; round < 1500; round++) {
         size_t bytes = 1 + draw(&state, round % 10 == 0 ? 400 : 40);
         draw_word(&state, from, from_bytes, word, bytes);
@@ -291,7 +317,7 @@ TEST(a_word_of_millions_of_bytes_is_not_quadratic)
     CHECK(ls_init(NULL) == LS_OK);
     char *from = licence(&from_bytes), *word = malloc(bytes);
     ls_tokenizer *t = open_path(fixture("one_word"));
-    t->prefix_space = false;
+    t->prefix = LS__PREFIX_NONE;
     memset(word, 'a', bytes);
     check_round_trip(t, word, bytes);
     draw_word(&state, from, from_bytes, word, bytes);
@@ -382,7 +408,7 @@ static void check_cuts(const char *path, bool prefix)
     memcpy(text + 1000, "<|end of turn|>", 15);
     memcpy(text + 2000, "\n\n  \n", 5);
     ls_tokenizer *t = open_path(path);
-    t->prefix_space = t->prefix_space || prefix;
+    t->prefix = prefix ? LS__PREFIX_MISSING : t->prefix;
     for (size_t step = 1; step < 3000; step += 1 + step / 3) {
         check_parts(t, text, bytes, step);
     }
@@ -396,6 +422,7 @@ TEST(a_text_that_is_cut_has_the_tokens_of_the_whole)
 {
     check_cuts(fixture("gpt2"), false);
     check_cuts(fixture("split"), false);
+    check_cuts(fixture("pieces"), false);
 }
 
 TEST(a_space_before_a_text_is_put_before_its_first_part_only)

@@ -102,6 +102,39 @@ TEST(what_would_change_ids_and_is_not_read_is_refused)
     end();
 }
 
+#define MARK "\xe2\x96\x81"
+#define PIECES(scheme)                                                                             \
+    "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" MARK                            \
+    "\",\"prepend_scheme\":\"" scheme "\",\"split\":false},"
+#define WRITES(more)                                                                               \
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" more                                 \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" MARK "\"}]},"
+#define PREPEND(text) "{\"type\":\"Prepend\",\"prepend\":\"" text "\"},"
+
+TEST(what_would_change_ids_of_pieces_is_refused)
+{
+    start();
+    CHECK_STATUS(open_json(GOOD, PIECES("first")), LS_OK);
+    CHECK_STATUS(open_json(GOOD, WRITES(PREPEND(MARK))), LS_OK);
+    CHECK_STATUS(open_json(GOOD, WRITES(PREPEND("_"))), LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "tokenizer: \"%s\": the normalizer prepends \"%.60s\"; only "
+                                   "\"" MARK "\" is supported");
+    CHECK_STATUS(open_json(GOOD, WRITES("") "\"added_tokens\":[{\"id\":9,\"content\":\"x\","
+                                            "\"normalized\":true,\"lstrip\":true}],"),
+                 LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "tokenizer: \"%s\": the added token \"%.60s\" is normalized and "
+                                   "takes white space, which is not supported beside the "
+                                   "normalizer Replace");
+    CHECK_STATUS(
+        open_json(GOOD, "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\"},"),
+        LS_ERR_UNSUPPORTED);
+    CHECK_SAYS(ls_error_message(), "tokenizer: \"%s\": Metaspace writes a space as \"%.60s\"; only "
+                                   "\"" MARK "\" is supported");
+    check_json(GOOD, WRITES("{\"type\":\"NFC\"},"), LS_ERR_UNSUPPORTED, "NFC");
+    check_json(GOOD, WRITES("") WHOLE, LS_ERR_UNSUPPORTED, "pre_tokenizer");
+    end();
+}
+
 #define DIGITS "{\"type\":\"Digits\"},"
 
 TEST(a_pre_tokenizer_of_too_many_steps_is_refused)
@@ -129,6 +162,53 @@ static void check_ids(ls_tokenizer *t, const char *text, const char *ids)
     if (strcmp(got, ids) != 0) {
         test_fail(__FILE__, __LINE__, "%s: %s instead of %s", text, got, ids);
     }
+}
+
+static void check_pieces(const char *model, const char *beside, const char *text, const char *ids)
+{
+    ls_tokenizer *t = NULL;
+    CHECK_STATUS(open_json(model, beside), LS_OK);
+    CHECK_OK(LS_STATUS_OF(t = ls_tokenizer_new(scratch_at("tokenizer.json"))));
+    check_ids(t, text, ids);
+    ls_tokenizer_free(t);
+}
+
+/* "?" is the unknown token. */
+#define SPACED                                                                                     \
+    "\"unk_token\":\"?\",\"vocab\":{\"?\":0,\"a\":1,\"" MARK "\":2,\"" MARK "a\":3,"               \
+    "\"<0x62>\":4},\"merges\":[\"" MARK " a\"]"
+
+TEST(characters_without_a_token_are_bytes_or_unknown)
+{
+    start();
+    check_pieces(SPACED, PIECES("never"), "a abba", "1 3 0 0 1");
+    check_pieces("\"fuse_unk\":true," SPACED, PIECES("never"), "a abba", "1 3 0 1");
+    check_pieces("\"byte_fallback\":true," SPACED, PIECES("never"), "abcca", "1 4 0 0 1");
+    check_pieces("\"byte_fallback\":true,\"fuse_unk\":true," SPACED, PIECES("never"), "abccbca",
+                 "1 4 0 4 0 1");
+    end();
+}
+
+TEST(pieces_get_the_space_that_the_file_asks_for)
+{
+    static const char added[] = "\"added_tokens\":[{\"id\":9,\"content\":\"<s>\"}],";
+    char beside[1000];
+    const struct {
+        const char *form, *ids;
+    } forms[] = {{PIECES("never"), "1 9 1 9 3"},
+                 {PIECES("first"), "3 9 1 9 3"},
+                 {PIECES("always"), "3 9 3 9 3"},
+                 {WRITES(PREPEND(MARK)), "3 9 3 9 2 3"}};
+    start();
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        (void)snprintf(beside, sizeof beside, "%s%s", added, forms[i].form);
+        check_pieces(SPACED, beside, "a<s>a<s> a", forms[i].ids);
+    }
+    check_pieces(SPACED,
+                 "\"added_tokens\":[{\"id\":9,\"content\":\"<s>\",\"normalized\":true}]," WRITES(
+                     PREPEND(MARK)),
+                 "<s>a <s> a", "9 1 9 3");
+    end();
 }
 
 /* As `tokenizers` does; tests/python/tokenizer_ids.py compares with it on random texts. */
@@ -192,8 +272,8 @@ TEST(files_of_other_vocabularies_are_named)
     } others[] = {{"IQ== 0\nIg== 1\n",
                    SAYS("it is a .tiktoken file: give the tokenizer.json of the same model")},
                   {"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02",
-                   SAYS("it is a model of SentencePiece, which is not supported: give a "
-                        "tokenizer.json of byte-level BPE")},
+                   SAYS("it is a model of SentencePiece, which is not read: give the "
+                        "tokenizer.json of the same model")},
                   {"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"},
                   {"<html><body>404</body></html>", "HTML page"}};
     for (int i = 0; i < 4; i++) {
