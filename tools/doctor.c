@@ -67,10 +67,10 @@ static void judge_cores(findings *all)
     } else {
         add(all, "processor", DOCTOR_GOOD, NULL, "%d cores, no quota", f->cores);
     }
-    const bool busy = f->load > (double)f->cores;
+    const bool busy = f->load > (double)f->system;
     add(all, "load", busy ? DOCTOR_ADVICE : DOCTOR_GOOD,
         "ranks wait for the slowest one: end the other work, or take measurements as upper bounds",
-        "%.1f processes want to run on %d cores", f->load > 0.0 ? f->load : 0.0, f->cores);
+        "%.1f processes want to run on %d cores", f->load > 0.0 ? f->load : 0.0, f->system);
 }
 
 static void judge_spinning(findings *all)

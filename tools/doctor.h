@@ -28,7 +28,8 @@ typedef struct doctor_plugin {
 typedef struct doctor_facts {
     int cores;     /* that ranks may use */
     int processor; /* cores that this process may run on; more where a quota limits their time */
-    double load;   /* of the last minute; DOCTOR_UNKNOWN */
+    int system;    /* cores that the system has */
+    double load;   /* of the whole system in the last minute; DOCTOR_UNKNOWN */
     bool no_proc;  /* the system shows no /proc */
     int64_t open_files, locked_bytes, space_bytes;
     int memory_error;         /* of a memfd; 0: it can be made */

@@ -83,9 +83,10 @@ static void look_at_processor(doctor_facts *f)
     const ls__env *env = ls__env_posix();
     double load[1];
     const int64_t quota = ls__cgroup_cores(env);
+    f->system = (int)sysconf(_SC_NPROCESSORS_ONLN);
     f->cores = f->processor = env->cores(env);
     if (quota == f->cores) { /* it is what limits them */
-        f->processor = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        f->processor = f->system;
     }
     f->load = getloadavg(load, 1) == 1 ? load[0] : DOCTOR_UNKNOWN;
     f->wait_policy = ls__setting_get("OMP_WAIT_POLICY");

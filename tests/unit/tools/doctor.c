@@ -18,6 +18,7 @@ static doctor_facts good(void)
     return (doctor_facts){
         .cores = 4,
         .processor = 4,
+        .system = 4,
         .load = 0.5,
         .open_files = 4096,
         .locked_bytes = 64 << 10,
@@ -100,6 +101,15 @@ TEST(processor_load_and_clock_are_judged)
     FINDS(spin_count = "30000000000", "spinning", DOCTOR_ADVICE, "GOMP_SPINCOUNT=30000000000");
     FINDS(wait_policy = "active", "spinning", DOCTOR_ADVICE, "OMP_WAIT_POLICY=active",
           SAYS("on cores that other processes use a step takes many times as long: unset it"));
+}
+
+/* The load is that of the whole system, not of the container. */
+TEST(a_quota_does_not_make_a_system_busy)
+{
+    doctor_facts f = good();
+    f.cores = 1;
+    f.load = 1.9;
+    CHECK_CONTAINS(line_about(&f, "load", DOCTOR_GOOD), "1.9 processes want to run on 4 cores");
 }
 
 TEST(memory_is_judged)
