@@ -21,6 +21,11 @@ def case(function):
     return function
 
 
+def case_of_cpu(function):
+    """One that is left out with tensors of another device (TEST_DEVICE)."""
+    return function if os.environ.get("TEST_DEVICE") else case(function)
+
+
 def only(world_sizes):
     """A case for these numbers of ranks."""
     def decorate(function):
@@ -69,8 +74,9 @@ def run(begin, end):
     _note(folder, rank, notes)
 
 
-def names(path):
-    """The cases of a script, without running it."""
+def names(path, device=False):
+    """The cases of a script, without running it; of tensors of another device."""
     lines = pathlib.Path(path).read_text().splitlines()
     return [line[4:line.index("(")] for before, line in zip(lines, lines[1:])
-            if before.startswith(("@case", "@only")) and line.startswith("def ")]
+            if before.startswith(("@case", "@only")) and line.startswith("def ")
+            and not (device and before == "@case_of_cpu")]

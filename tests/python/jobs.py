@@ -220,7 +220,7 @@ class Job:
 def tests_of(job, suffix):
     """Adds a test for each case of the job's script, and one for its end."""
     sizes = _sizes(job.script)
-    for name in [n for n in cases.names(job.script) if job.ranks in sizes.get(n, (job.ranks,))]:
+    for name in [n for n in cases.names(job.script, "TEST_DEVICE" in job.variables) if job.ranks in sizes.get(n, (job.ranks,))]:
         _add(lambda name=name: job.judge(name), f"{name}{suffix}")
     _add(lambda: job.judge("(end)"), f"the_world_is_left_in_order{suffix}")
 

@@ -20,6 +20,10 @@ def major(version):
     return int(version.split(".")[0])
 
 
+def has_devices_in_python(version):
+    return tuple(int(part) for part in version.split(".")[:2]) >= (2, 9)
+
+
 def scripted(text, ranks, python, start=by_lockstep, **variables):
     """(status, output) of a program of this text."""
     with tempfile.TemporaryDirectory(prefix="lockstep-torch-") as folder:
@@ -38,6 +42,10 @@ def tests_with(python, version):
              f" ({label}, 3 ranks over tcp)")
     for script in ("torch_train.py", "torch_options.py", "torch_futures.py", "torch_programs.py"):
         tests_of(Job(script, python, 2, start, **QUIET), f" ({label}, 2 ranks)")
+    if has_devices_in_python(version):
+        tests_of(Job("torch_staged.py", python, 2, start, **QUIET), f" ({label}, 2 ranks)")
+        tests_of(Job("torch_contract.py", python, 2, start, TEST_DEVICE="late", **QUIET),
+                 f" ({label}, 2 ranks, another device)")
     if LONG:
         tests_of(Job("torch_programs.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
                  f" ({label}, 4 ranks of two hosts)")

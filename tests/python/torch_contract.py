@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
-from cases import case, only, raises, run
+from cases import case, case_of_cpu, only, raises, run
 
 import lockstep.torch
 
@@ -52,6 +52,9 @@ def total(*shape, dtype=torch.float32):
 
 def begin():
     warnings.simplefilter("ignore")
+    if os.environ.get("TEST_DEVICE") == "late":
+        import late_device
+        late_device.use()
     dist.init_process_group(os.environ.get("TEST_BACKEND", "lockstep"))
 
 
@@ -403,7 +406,7 @@ def sparse(of, dtype=torch.float32):
     return torch.sparse_coo_tensor([[of, 0, 0]], torch.ones(3, 2, dtype=dtype), (size(), 2))
 
 
-@case
+@case_of_cpu
 def sparse_sums_of_rows():
     for dtype in (torch.float32, torch.float64, torch.int64):
         expected = sum(sparse(r, dtype).to_dense() for r in range(size()))

@@ -8,6 +8,8 @@ import functools
 import torch
 import torch.distributed as dist
 
+from ._staging import can_copy, staged
+
 _Record = getattr(torch._C._profiler, "_RecordFunctionFast", None) if hasattr(
     torch._C, "_profiler") else None
 _profiling = torch.autograd._profiler_enabled
@@ -65,20 +67,24 @@ def _recorded(group, name, inputs, function, arguments, named):
     return work
 
 
-def operation(name, inputs=0):
-    """Decorates a method of the group that starts an operation; `name` is shown in profiles, with the
-    tensors of the argument number `inputs`."""
+def operation(name, inputs=0, copied=True, output=True):
+    """Decorates a method of the group that starts an operation; `name` is shown in profiles, with
+    the tensors of the argument number `inputs`. Not `copied`: it reads none of its tensors; no
+    `output`: it changes none."""
     def decorate(function):
+        by_host = staged(function, inputs, copied, output)
+
         @functools.wraps(function)
         def method(group, *arguments, **named):
-            first = next(tensors_in(arguments[:2]), None)
+            first, start = next(tensors_in(arguments[:2]), None), function
             if first is not None and not first.is_cpu:
                 other = group.for_device(first.device.type)
                 if other is not None:
                     return getattr(other, function.__name__)(*arguments, **named)
+                start = by_host if can_copy(first) else function
             if _profiling() and not group.recording:
-                return _recorded(group, name, inputs, function, arguments, named)
-            return function(group, *arguments, **named)
+                return _recorded(group, name, inputs, start, arguments, named)
+            return start(group, *arguments, **named)
         return method
     return decorate
 

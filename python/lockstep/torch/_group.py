@@ -102,7 +102,9 @@ class ProcessGroup(Operations, dist.ProcessGroup):
     def _end_coalescing(self, *_):
         batch, self._batch = self._batch, None
         parts = [part for work in batch for part in work._parts]
-        return self._work(parts, [], both(*[work._finish for work in batch]))
+        together = self._work(parts, [], both(*[work._finish for work in batch]))
+        together.stages = tuple(stage for work in batch for stage in work.stages)
+        return together
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed's operations, each one call of the library.
 
-Tensors lie on the CPU and are strided. Contiguous ones are worked on where they are; of others a
-contiguous copy is, and the result is copied back. Lists of tensors that lie one behind the other,
-as `list(out.unbind())` has them, count as one tensor; others go through a buffer.
+Tensors are strided and lie on the CPU; those of other devices have twins there (_staging.py).
+Contiguous ones are worked on where they are; of others a contiguous copy is, and the result is
+copied back. Lists of tensors that lie one behind the other, as `list(out.unbind())` has them, count
+as one tensor; others go through a buffer.
 
 PyTorch knows two generations of names for some operations; both are here.
 """
@@ -91,9 +92,9 @@ class Operations:
         go first, so this waits for the other ranks to come."""
         if operator_of("all_reduce", opts) != OPERATORS["SUM"]:
             raise make_error(-1, "all_reduce: sparse tensors can only be added up (SUM)")
-        mine = tensor.coalesce()
-        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size())]
-        _wait(self.allgather([counts], [torch.tensor([mine._nnz()])], opts))
+        mine = tensor.cpu().coalesce()
+        counts = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size())]
+        _wait(self.allgather([counts], [torch.tensor([mine._nnz()], device="cpu")], opts))
         most = max(int(c) for c in counts)
         gathered = []
         for part in (mine.indices().t(), mine.values()):  # [nnz, ...], padded to the longest
@@ -280,7 +281,7 @@ class Operations:
         for tensors in (outputs, inputs):
             count_is("all_to_all", tensors, self.size())
         flat = torch.cat([check_tensor("all_to_all", t).detach().reshape(-1) for t in inputs])
-        out = torch.empty(sum(t.numel() for t in outputs), dtype=outputs[0].dtype)
+        out = torch.empty(sum(t.numel() for t in outputs), dtype=outputs[0].dtype, device="cpu")
         counts = [[t.numel() for t in tensors] for tensors in (inputs, outputs)]
         part = self._exchange(flat, counts[0], out, counts[1], opts)
 
@@ -306,7 +307,7 @@ class Operations:
 
     # ---- between two ----
 
-    @operation("send")
+    @operation("send", output=False)
     def send(self, tensors, peer, tag=0):
         """Short ones are copied and count as sent at once, as a socket's buffer would have it: with
         gloo two ranks may both send first."""
@@ -319,7 +320,7 @@ class Operations:
             return self._work((), list(tensors))
         return self._letter("ls_send", (tensor.data_ptr(), count, dtype, peer, tag), tensor, tensors)
 
-    @operation("recv")
+    @operation("recv", copied=False)
     def recv(self, tensors, peer, tag=0):
         out, finish = in_place_output(only_one("recv", as_list(tensors)))
         count, dtype = moved(out)
@@ -328,7 +329,7 @@ class Operations:
         work._source = peer
         return work
 
-    @operation("recvAnySource")
+    @operation("recvAnySource", copied=False)
     def recv_anysource(self, tensors, tag=0):
         out, finish = in_place_output(only_one("recv", as_list(tensors)))
         count, dtype = moved(out)

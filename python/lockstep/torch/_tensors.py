@@ -23,7 +23,8 @@ OPERATORS = {"SUM": 0, "PRODUCT": 1, "MIN": 2, "MAX": 3, "AVG": 4, "BAND": 5, "B
 def check_tensor(what, tensor):
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise make_error(-1, f"{what}: a {tensor.layout} tensor on {tensor.device}; the lockstep "
-                             "backend works on strided tensors on the CPU: give tensor.cpu()")
+                             "backend takes strided tensors on the CPU, or all of a call on devices "
+                             "from which elements can be copied: give tensor.cpu()")
     return tensor
 
 
@@ -119,7 +120,7 @@ class Outputs:
         self.tensors, self.flat = tensors, adjacent(tensors)
         self.copied, self.length = self.flat is None, like.numel()
         if self.copied:
-            self.flat = torch.empty(len(tensors) * like.numel(), dtype=like.dtype)
+            self.flat = torch.empty(len(tensors) * like.numel(), dtype=like.dtype, device="cpu")
 
     def finish(self, _):
         if self.copied:
@@ -127,10 +128,10 @@ class Outputs:
                 put(tensor, part.view(tensor.shape))
 
 
-def put(tensor, values):
+def put(tensor, values, non_blocking=False):
     """Brings a result to the caller's tensor, on whatever thread."""
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        tensor.copy_(values)
+        tensor.copy_(values, non_blocking)
 
 
 def dense(tensor):
@@ -178,7 +179,7 @@ def in_place_output(tensor):
     check_tensor("out", tensor)
     if tensor.is_contiguous():
         return tensor.detach(), None
-    out = torch.empty(tensor.shape, dtype=tensor.dtype)
+    out = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return out, lambda _: put(tensor, out)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _core
+from ._tensors import both
 
 _Work = torch._C._distributed_c10d.Work
 # Before PyTorch 2 nothing holds the Python object of a work that C++ code was given.
@@ -37,8 +38,14 @@ class Work(_Work):
         self._group, self._parts, self._result, self._finish = group, parts, result, finish
         self._error, self._ended, self._future, self._source = None, False, None, None
         self._mutex, self._span = threading.RLock(), None
+        self.stages = ()  # for tensors of another device
         if KEEP:
             group.keep(self)
+
+    def stage(self, stage):
+        """The operation works on twins: their tensors are its result."""
+        self._finish, self.stages = both(self._finish, stage.back), (stage,)
+        self._result = stage.tensors_of(self._result)
 
     # ---- waiting ----
 
@@ -81,6 +88,8 @@ class Work(_Work):
         self._group.drop(self)
         if self._error is not None:
             raise self._error
+        for stage in self.stages:
+            stage.join()
         return True
 
     def synchronize(self):
@@ -89,7 +98,13 @@ class Work(_Work):
     def is_completed(self):
         if not self._ended and self._span is None and all(part.done() for part in self._parts):
             self._end()
+        if self._ended:
+            self._synchronize()
         return self._ended
+
+    def _synchronize(self):
+        for stage in self.stages:
+            stage.synchronize()
 
     def is_success(self):
         return self.is_completed() and self._error is None
@@ -119,7 +134,9 @@ class Work(_Work):
     def get_future(self):
         with self._mutex:
             if self._future is None:
-                self._inner = torch.futures.Future()
+                devices = list(dict.fromkeys(d for stage in self.stages for d in stage.devices))
+                of = {"devices": devices} if devices else {}
+                self._inner = torch.futures.Future(**of)
                 self._future = self._inner.then(self._resolved)
                 self._group.complete(self, self.is_completed())
                 self._group.drop(self)
@@ -134,6 +151,7 @@ class Work(_Work):
         while not all(part.done() for part in self._parts):
             time.sleep(min(max(2e-5, 0.05 * (time.monotonic() - begun)), 5e-3))
         self._end()
+        self._synchronize()  # callbacks use the tensors in streams of their own
         self._inner.set_result(None)
 
 
