@@ -4,7 +4,8 @@
  *     rank 0   a a b         counts 2 1         a a c
  *     rank 1   c d d d       counts 1 3         b d d d       from rank 0, then from rank 1
  *
- * Backward is the same exchange with both counts swapped. */
+ * Backward is the same exchange with both counts swapped. Rows of a device whose backend moves its
+ * memory go from there to there, in its stream. */
 #include <stdio.h>
 #include <string.h>
 
@@ -67,11 +68,43 @@ static void count_sent(ls__axis_in_force *axis, const int64_t *elements, ls_dtyp
     axis->sent[LS__SENT_BYTES] += (uint64_t)leaves * ls_dtype_size(dtype);
 }
 
-/* `send` and `receive` in rows. */
-static ls_status move(const rows_plan *p, ls_tensor *x, ls_tensor *out, const int64_t *send,
+/* One exchange, from x to `out`: in memory of the program, or of the device and in its stream. */
+typedef struct operands {
+    ls_group *group;
+    ls_tensor *x, *out;
+    ls_stream *stream; /* NULL: of the program */
+} operands;
+
+static ls_status find_operands(const rows_plan *p, ls_tensor *x, int64_t rows, operands *o)
+{
+    ls__pool *on = NULL;
+    ls_group *there = NULL;
+    ls_shape shape = p->one;
+    shape.dim[0] = rows;
+    *o = (operands){.group = p->axis.axis->group, .x = ls__unplaced(x)};
+    if (ls__tensor_elements(o->x, &on) == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(ls__group_there(o->group, on, &there));
+    if (there != NULL) {
+        o->group = there;
+        o->stream = on->stream;
+        o->out = ls__tensor_on(on, shape, ls_dtype_of(x));
+    } else {
+        o->x = ls__tensor_to_here(o->x);
+        o->out = ls__tensor_here(shape, ls_dtype_of(x));
+    }
+    LS_TRY(ls_tensor_status(o->x));
+    return ls_tensor_status(o->out);
+}
+
+/* `send` and `receive` in rows. The device's stream waits for what the host has only started. */
+static ls_status move(const rows_plan *p, const operands *o, const int64_t *send,
                       const int64_t *receive, const char *pass)
 {
     char tag[64];
+    ls__pool *on = NULL;
+    ls_work *work = NULL, **later = o->stream != NULL ? &work : NULL;
     ls__axis_in_force *axis = p->axis.axis;
     const int n = axis->size;
     const int64_t each = row_numel(&p->one);
@@ -84,25 +117,22 @@ static ls_status move(const rows_plan *p, ls_tensor *x, ls_tensor *out, const in
     in_elements(receive, each, n, from);
     (void)snprintf(tag, sizeof tag, "redistribute rows%s", pass);
     const ls_status status =
-        ls_all_to_all_v(axis->group, ls_data(x), to, NULL, ls_data(out), from, NULL, ls_dtype_of(x),
-                        LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
-    count_sent(axis, to, ls_dtype_of(x));
+        ls_all_to_all_v(o->group, ls__tensor_elements(o->x, &on), to, NULL,
+                        ls__tensor_elements(o->out, &on), from, NULL, ls_dtype_of(o->x),
+                        LS_OPTIONS(ls_collective_options, .tag = tag, .stream = o->stream), later);
+    count_sent(axis, to, ls_dtype_of(o->x));
     ls__storage_unref(room);
-    return status;
+    return status == LS_OK && work != NULL ? ls_work_wait_stream(work, o->stream) : status;
 }
 
 /* *out becomes the rows that arrive. */
 static ls_status exchange(const rows_plan *p, ls_tensor *x, const int64_t *send,
                           const int64_t *receive, const char *pass, ls_tensor **out)
 {
-    ls_shape shape = p->one;
-    shape.dim[0] = sum(receive, p->axis.axis->size);
-    ls_tensor *sent = ls__tensor_to_here(ls__unplaced(x));
-    ls_tensor *got = ls__tensor_here(shape, ls_dtype_of(x));
-    LS_TRY(ls_tensor_status(sent));
-    LS_TRY(ls_tensor_status(got));
-    LS_TRY(move(p, sent, got, send, receive, pass));
-    *out = ls__tensor_to_made(got);
+    operands o;
+    LS_TRY(find_operands(p, x, sum(receive, p->axis.axis->size), &o));
+    LS_TRY(move(p, &o, send, receive, pass));
+    *out = o.stream != NULL ? o.out : ls__tensor_to_made(o.out);
     return LS_OK;
 }
 

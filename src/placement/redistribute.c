@@ -111,8 +111,7 @@ static void count(ls__axis_in_force *axis, ls__move move, int64_t whole, ls_dtyp
     axis->sent[LS__SENT_BYTES] += (uint64_t)ls__move_bytes(move, axis->size, bytes);
 }
 
-/* The group that moves memory of the device; NULL: `group` does, in memory of the program. */
-static ls_status find_there(ls_group *group, const ls__pool *on, ls_group **out)
+ls_status ls__group_there(ls_group *group, const ls__pool *on, ls_group **out)
 {
     *out = NULL;
     return on->device->backend != NULL ? ls__group_beside(group, on->device->backend, out) : LS_OK;
@@ -124,7 +123,7 @@ ls_status ls__numbers_all_reduce(ls_group *group, const ls__numbers *x, ls_reduc
     ls__host_view view;
     ls_group *there = NULL;
     ls_work *work = NULL;
-    LS_TRY(find_there(group, x->on, &there));
+    LS_TRY(ls__group_there(group, x->on, &there));
     if (there != NULL) {
         LS_TRY(ls_all_reduce(there, x->data, x->data, x->count, x->dtype, op,
                              LS_OPTIONS(ls_collective_options, .tag = tag, .stream = x->on->stream),
@@ -207,7 +206,7 @@ static ls_status find_operands(const conversion *c, ls_tensor *x, ls_shape shape
     if (ls__tensor_elements(o->x, &on) == NULL) {
         return ls__self.status;
     }
-    LS_TRY(find_there(group_of(c), on, &there));
+    LS_TRY(ls__group_there(group_of(c), on, &there));
     if (there != NULL) {
         o->group = there;
         o->stream = on->stream;

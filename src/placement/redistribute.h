@@ -61,6 +61,9 @@ typedef struct ls__numbers {
 } ls__numbers;
 ls_status ls__numbers_all_reduce(ls_group *group, const ls__numbers *x, ls_reduce_op op,
                                  const char *tag);
+/* The group beside this one that moves memory of the device; NULL: `group` does, in memory of the
+ * program. Collective over the group at its first call. */
+ls_status ls__group_there(ls_group *group, const ls__pool *on, ls_group **out);
 /* The same of floats along an axis, for operations that move what is no tensor of the
  * program's; counted as a conversion. */
 ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,

@@ -17,7 +17,13 @@
  * travel with one rank's terms more in each step, and come home in n-1 messages:
  *
  *     block j:   rank j+1, step 1  ──▶  rank j+2, step 2  ──▶  …  rank j-1, step n-1  ──▶  rank j
+ *
+ * In memory of a device whose backend moves it each shift is an all-to-all with one block for the
+ * next rank and one from the rank before, which NCCL starts together; the device's stream waits
+ * for it where the host would.
  */
+#include <string.h>
+
 #include <lockstep/comm.h>
 #include <lockstep/context.h>
 #include <lockstep/function.h>
@@ -41,6 +47,8 @@ enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE };
 typedef struct ring {
     ls__axis_in_force *axis;
     ls__axis_kept kept;
+    ls_group *there; /* of the device's backend; NULL: messages pass through the program's memory */
+    ls_stream *stream; /* … and its stream */
     bool causal;
     double scale;
 } ring;
@@ -110,9 +118,40 @@ static ls_status replace(ls_tensor **kept, ls_tensor *by)
 
 /* ---- messages ------------------------------------------------------------------------------ */
 
-typedef struct shift { /* to the next rank, and from the one before */
-    ls_work *send, *receive;
+typedef struct shift {       /* to the next rank, and from the one before */
+    ls_work *send, *receive; /* over the group of the device `send` is both */
 } shift;
+
+/* Where keys and sums lie while they travel. */
+static ls_status find_there(ring *r, ls_tensor *q)
+{
+    ls__pool *on = NULL;
+    if (ls__tensor_place(q, &on) == NULL) {
+        return ls__self.status;
+    }
+    r->stream = on->stream;
+    return ls__group_there(r->axis->group, on, &r->there);
+}
+
+static ls_status start_together(const ring *r, ls_tensor *from, ls_tensor *to, shift *s)
+{
+    ls__pool *on = NULL;
+    const int n = r->axis->size, me = r->axis->coordinate;
+    ls__storage *room =
+        ls__storage_new(&ls__tensors_get(NAME)->host, 2 * (size_t)n * sizeof(int64_t));
+    if (room == NULL) {
+        return ls__self.status;
+    }
+    int64_t *sent = room->data, *received = sent + n;
+    memset(sent, 0, 2 * (size_t)n * sizeof *sent);
+    sent[(me + 1) % n] = received[(me + n - 1) % n] = ls_numel(from);
+    const ls_status status = ls_all_to_all_v(
+        r->there, ls__tensor_elements(from, &on), sent, NULL, ls__tensor_elements(to, &on),
+        received, NULL, ls_dtype_of(from),
+        LS_OPTIONS(ls_collective_options, .tag = NAME, .stream = r->stream), &s->send);
+    ls__storage_unref(room);
+    return status;
+}
 
 static ls_status start(const ring *r, ls_tensor *from, ls_tensor *to, shift *s)
 {
@@ -121,34 +160,46 @@ static ls_status start(const ring *r, ls_tensor *from, ls_tensor *to, shift *s)
     const ls_dtype dtype = ls_dtype_of(from);
     LS_TRY(ls_tensor_status(from));
     LS_TRY(ls_tensor_status(to));
-    LS_TRY(ls_recv(r->axis->group, ls_data(to), ls_numel(to), dtype, (me + n - 1) % n, TAG, &o,
-                   &s->receive));
     r->axis->sent[LS__SENT_MESSAGES]++;
     r->axis->sent[LS__SENT_BYTES] += (uint64_t)ls_numel(from) * ls_dtype_size(dtype);
+    if (r->there != NULL) {
+        return start_together(r, from, to, s);
+    }
+    LS_TRY(ls_recv(r->axis->group, ls_data(to), ls_numel(to), dtype, (me + n - 1) % n, TAG, &o,
+                   &s->receive));
     return ls_send(r->axis->group, ls_data(from), ls_numel(from), dtype, (me + 1) % n, TAG, &o,
                    &s->send);
 }
 
 /* Also after a failure: the memory of messages under way must stay. */
-static ls_status finish(const shift *s, ls_status status)
+static ls_status finish(const ring *r, const shift *s, ls_status status)
 {
     ls_work *const works[] = {s->receive, s->send};
+    ls_stream *stream = r->there != NULL ? r->stream : NULL;
     for (int i = 0; i < 2; i++) {
-        const ls_status waited = works[i] != NULL ? ls_work_wait(works[i]) : LS_OK;
+        const ls_status waited = works[i] != NULL ? ls_work_wait_stream(works[i], stream) : LS_OK;
         status = status < 0 ? status : waited;
     }
     return status;
 }
 
-/* Keys and values in one message: [2,B,G,S,D]. */
-static ls_tensor *packed(ls_tensor *k, ls_tensor *v)
+/* A row-major tensor where it can be sent from. */
+static ls_tensor *to_send(const ring *r, ls_tensor *t)
 {
-    return ls__tensor_to_here(ls_stack((ls_tensor *[]){k, v}, 2, 0));
+    return r->there != NULL ? t : ls__tensor_to_here(t);
 }
 
+/* Keys and values in one message: [2,B,G,S,D]. */
+static ls_tensor *packed(const ring *r, ls_tensor *k, ls_tensor *v)
+{
+    return to_send(r, ls_stack((ls_tensor *[]){k, v}, 2, 0));
+}
+
+/* Where it can be received into. */
 static ls_tensor *like(ls_tensor *t)
 {
-    return ls__tensor_here(ls_shape_of(t), ls_dtype_of(t));
+    ls__pool *on = NULL;
+    return ls__tensor_place(t, &on) != NULL ? ls__tensor_on(on, ls_shape_of(t), ls_dtype_of(t)) : t;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -215,7 +266,7 @@ static ls_status run_forward(const ring *r, ls_tensor *q, ls_tensor *kv, merged 
             status = start(r, now, buffer[(step + 1) % 2], &s);
         }
         status = status < 0 ? status : attend(r, step, q, now, of);
-        LS_TRY(finish(&s, status));
+        LS_TRY(finish(r, &s, status));
     }
     return LS_OK;
 }
@@ -255,15 +306,17 @@ static ls_status forward(ls_function_call *call, ls_tensor *const *in, int n, ls
 {
     (void)n, (void)m;
     merged of[HALVES] = {{0}};
-    ls_tensor *q = ls__unplaced(in[0]), *kv = packed(ls__unplaced(in[1]), ls__unplaced(in[2]));
-    LS_TRY(ls_tensor_status(q));
+    ring *r = arg;
+    ls_tensor *q = ls__unplaced(in[0]);
+    LS_TRY(find_there(r, q));
+    ls_tensor *kv = packed(r, ls__unplaced(in[1]), ls__unplaced(in[2]));
     LS_TRY(ls_tensor_status(kv));
-    LS_TRY(ls_function_save_data(call, arg, sizeof(ring)));
+    LS_TRY(ls_function_save_data(call, r, sizeof *r));
     for (int i = 0; i < 3; i++) {
         LS_TRY(ls_function_save(call, in[i]));
     }
-    divide(arg, ls_size(q, 2), of);
-    ls_status status = run_forward(arg, q, kv, of);
+    divide(r, ls_size(q, 2), of);
+    ls_status status = run_forward(r, q, kv, of);
     status = status < 0 ? status : give(call, q, of, &out[0]);
     for (int h = 0; h < HALVES; h++) {
         ls_free(of[h].o);
@@ -308,7 +361,7 @@ static ls_status differentiate(const ring *r, int step, ls_tensor *kv, gradients
     ls_tensor *dq = widened(part.dq, 2, b.row, time);
     ls_tensor *dkv = widened(part.dkv, 3, 0, keys);
     LS_TRY(replace(&g->dq, g->dq != NULL ? ls_add(g->dq, dq) : dq));
-    return replace(&g->part, ls__tensor_to_here(dkv));
+    return replace(&g->part, to_send(r, dkv));
 }
 
 /* g->passing goes on, and the sum over the ranks before comes for the keys of this step. */
@@ -319,7 +372,7 @@ static ls_status pass_on(const ring *r, gradients *g, shift *s)
 }
 
 /* Step 0 is of the own keys, and step 1 begins a sum. */
-static ls_status collect(int step, gradients *g)
+static ls_status collect(const ring *r, int step, gradients *g)
 {
     LS_SCOPE;
     if (step < 2) {
@@ -328,7 +381,7 @@ static ls_status collect(int step, gradients *g)
         g->part = NULL;
         return LS_OK;
     }
-    LS_TRY(replace(&g->passing, ls__tensor_to_here(ls_add(g->arrived, g->part))));
+    LS_TRY(replace(&g->passing, to_send(r, ls_add(g->arrived, g->part))));
     ls_free(g->part);
     ls_free(g->arrived);
     g->part = g->arrived = NULL;
@@ -350,11 +403,11 @@ static ls_status run_backward(const ring *r, ls_tensor *kv, gradients *g)
             status = pass_on(r, g, &sums);
         }
         status = status < 0 ? status : differentiate(r, step, now, g);
-        LS_TRY(finish(&sums, finish(&keys, status)));
-        LS_TRY(collect(step, g));
+        LS_TRY(finish(r, &sums, finish(r, &keys, status)));
+        LS_TRY(collect(r, step, g));
     }
     const ls_status status = pass_on(r, g, &home);
-    return finish(&home, status);
+    return finish(r, &home, status);
 }
 
 /* The gradient of keys (0) or values (1), from this rank and from the others. */
@@ -378,7 +431,7 @@ static ls_status backward(ls_function_call *call, ls_tensor *const *dout, int m,
                    .o = saved[SAVED_O],
                    .lse = saved[SAVED_LSE],
                    .d_o = ls_contiguous(dout[0])};
-    const ls_status status = run_backward(r, packed(saved[SAVED_K], saved[SAVED_V]), &g);
+    const ls_status status = run_backward(r, packed(r, saved[SAVED_K], saved[SAVED_V]), &g);
     if (status == LS_OK) {
         const ls_dtype dtype = ls_dtype_of(g.q);
         din[0] = ls_cast(ls_clone(g.dq), dtype);
