@@ -22,10 +22,21 @@
 
 /* ---- setting up --------------------------------------------------------------------------- */
 
+/* The world's backend also moves losses, settings and checkpoints, which the host has. */
+static void refuse_world_of_gpus(void)
+{
+    if (strcmp(ls_group_backend(ls_world()), "nccl") == 0) {
+        give_up(EXIT_USAGE,
+                "LOCKSTEP_BACKEND=nccl: ranks of a trainer also exchange memory of the host, and "
+                "nccl moves that of GPUs only; unset it, and give --device cuda --backend nccl");
+    }
+}
+
 void trainer_init(trainer_options *options)
 {
     must(ls_init(
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
+    refuse_world_of_gpus();
     if (options->device != NULL) {
         must(ls_device_use(options->device));
     }
