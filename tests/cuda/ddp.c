@@ -256,6 +256,45 @@ DIST_TEST(uneven_steps_are_those_of_the_processor, 2)
     CHECK_OK(ls_group_free(nccl));
 }
 
+/* Rank 1 has no samples in even steps, and NaN in their place; else ranks have different numbers
+ * of them. values: the mean loss and the norm of each step. */
+static void train_weighted(ls_group *group, double values[2 * STEPS])
+{
+    ls_module *net = ls_ddp_new(make_branches(), group, NULL);
+    ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9));
+    CHECK_OK(ls_module_status(net));
+    takes_second = true;
+    for (int step = 0; step < STEPS; step++) {
+        LS_SCOPE;
+        double loss = 0.0;
+        const double weight = ls_rank() == 0 ? 2.0 : step % 2 == 0 ? 0.0 : 3.0;
+        ls_tensor *x = floats(ROWS, IN, 20 * step + ls_rank());
+        ls_tensor *y = ls_forward(net, ls_scale(x, weight > 0.0 ? 1.0 : (double)NAN));
+        ls_tensor *of = ls_mse_loss(y, floats(ROWS, OUT, 50));
+        CHECK_OK(ls_backward_weighted(of, weight));
+        CHECK_OK(ls_item(of, &loss));
+        CHECK(isnan(loss) == (weight == 0.0));
+        CHECK_OK(ls_metric_mean(ls_world(), loss, weight, &values[2 * step]));
+        CHECK_OK(ls_clip_grad_norm(net, 0.5, NULL, &values[2 * step + 1]));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    check_replicas(net);
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+DIST_TESTS(ranks_of_weight_0_on_, _gpus_get_the_average_of_the_others, 2, 3)
+{
+    double cpu[2 * STEPS], gpus[2 * STEPS];
+    use_cuda();
+    CHECK_OK(ls_device_use("cpu"));
+    train_weighted(ls_world(), cpu);
+    CHECK_OK(ls_device_use("cuda"));
+    train_weighted(ls_world(), gpus);
+    check_close(gpus, cpu, 2e-5);
+}
+
 /* ---- the host ------------------------------------------------------------------------------- */
 
 static void *stream_of(ls_module *net)

@@ -93,11 +93,20 @@ def replicas_on_cuda_go_on_from_a_checkpoint_with_the_optimizer_divided_or_whole
 
 
 @test
-def parts_of_layers_and_stages_on_cuda_have_the_losses_of_the_processor():
-    for mesh in ("tp=2", "dp=2,pp=2"):
-        cuda, shown = cuda_losses(2 if mesh == "tp=2" else 4, "--mesh", mesh)
-        check_close(losses("cpu", 2 if mesh == "tp=2" else 4, "--mesh", mesh)[0], cuda)
+def parts_of_layers_sequences_and_experts_and_stages_on_cuda_have_the_losses_of_the_processor():
+    for ranks, mesh, more in ((2, "tp=2", ()), (4, "dp=2,pp=2", ()), (2, "cp=2", ()),
+                              (2, "ep=2", ("--model", "moe", "--experts", 4))):
+        cuda, shown = cuda_losses(ranks, "--mesh", mesh, *more)
+        check_close(losses("cpu", ranks, "--mesh", mesh, *more)[0], cuda)
         assert BY_NCCL in shown, shown
+
+
+@test
+def a_world_of_nccl_is_refused_by_trainers():
+    needs_kernels()
+    said, _ = job(LOCKSTEP_BACKEND="nccl").communicate(timeout=60)
+    says(said, "LOCKSTEP_BACKEND=nccl: ranks of a trainer also exchange memory of the host, and nccl moves that of GPUs only; "
+               "unset it, and give --device cuda --backend nccl")
 
 
 @test
