@@ -92,6 +92,23 @@ DIST_TESTS(conversions_on_, _gpus_are_those_of_processors_and_go_by_nccl, 2, 3)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+/* A program's group of that backend carries them itself. */
+DIST_TEST(conversions_over_a_group_of_nccl_need_no_group_beside_it, 2)
+{
+    static result cpu, gpus;
+    ls_mesh *mesh = begin();
+    convert("cpu", &rows[0], &cpu);
+    CHECK_OK(ls_mesh_free(mesh));
+    CHECK_OK(ls_device_use("cuda"));
+    ls_group *nccl = group_over_nccl("gpus");
+    CHECK_OK(ls_mesh_new(nccl, "tp=*", &mesh));
+    convert("cuda", &rows[0], &gpus);
+    CHECK(memcmp(&cpu, &gpus, sizeof cpu) == 0);
+    CHECK(ls_mesh_group(mesh, "tp")->beside == NULL);
+    CHECK_OK(ls_mesh_free(mesh));
+    CHECK_OK(ls_group_free(nccl));
+}
+
 enum { OPENING = 2 }; /* operations in which the ranks of a group agree that it is open */
 
 /* Operations that the group of the axis' GPUs has been given; 0: there is none. */

@@ -185,6 +185,18 @@ DIST_TEST(messages_go_one_way_over_a_group_of_two, 2)
     CHECK_OK(ls_group_free(one_way));
 }
 
+/* NCCL would run those of one rank with different peers one after the other. */
+DIST_TEST(messages_in_a_group_of_three_are_refused, 3)
+{
+    use_fakes();
+    ls_group *all = group_over_nccl("all");
+    float *x = device_memory(sizeof(float));
+    CHECK_STATUS(ls_send(all, x, 1, LS_FLOAT32, (ls_rank() + 1) % 3, 0, NULL, NULL),
+                 LS_ERR_UNSUPPORTED);
+    CHECK_CONTAINS(ls_error_message(), "over a group of two ranks");
+    CHECK_OK(ls_group_free(all));
+}
+
 DIST_TEST(a_message_whose_peer_does_not_come_ends_at_the_deadline, 2)
 {
     use_fakes();
