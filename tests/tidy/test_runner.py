@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,33 @@ def a_test_counts_once_and_each_of_its_variants_is_told():
     assert last_line(output) == "6 passed, 0 failed, 0 skipped", output
     assert ("2 tests in 6 variants: 2 in C (1 program), 2 of them also over TCP, 2 over TCP and shared memory, "
             "0 in Python (0 programs)\n") in output, output
+
+
+@test
+def programs_that_wait_and_those_that_compute_run_once_each_and_their_times_are_told():
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"tests/{part}/p{k}" for part in ("grad", "dist/launch") for k in range(3)]
+        for name in names:
+            program = pathlib.Path(folder) / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(f"#!/bin/sh\ni=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; {GOOD}\n")
+            program.chmod(0o755)
+        (pathlib.Path(folder) / "tests/programs.txt").write_text("\n".join(f"{folder}/{name}" for name in names))
+        output = runner("--build", folder, "--programs-only", "-j", "1").stdout
+    told = re.findall(r"^ok    (\S+)  \(2 passed, [\d.]+ s, computed ([\d.]+) s\)$", output, re.MULTILINE)
+    assert sorted(name for name, _ in told) == sorted(names) and all(float(seconds) > 0 for _, seconds in told), output
+    whole, = re.findall(r"^took \d+ s, in which programs computed (\d+) s$", output, re.MULTILINE)
+    assert abs(int(whole) - sum(float(seconds) for _, seconds in told)) < 1, output
+    assert last_line(output) == "12 passed, 0 failed, 0 skipped", output
+
+
+@test
+def a_program_that_is_not_there_ends_the_run():
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "tests").mkdir()
+        (pathlib.Path(folder) / "tests/programs.txt").write_text(f"{folder}/tests/nothing\n")
+        done = runner("--build", folder, "--programs-only")
+    assert done.returncode != 0 and "tests/nothing" in done.stdout, done.stdout
 
 
 @test
