@@ -14,6 +14,12 @@ extern int test_run_ranks(const test_case *test) __attribute__((weak));
 /* One rank of the test, in a process that mpirun has started. */
 extern int test_rank(const test_case *test) __attribute__((weak));
 
+/* Around each test, and with its result. Defined in promises.c, which only programs that check a
+ * promised time link; NULL in the others. */
+extern void test_promises_begin(void) __attribute__((weak));
+extern void test_promises_end(void) __attribute__((weak));
+extern void test_promises_show(void) __attribute__((weak));
+
 /* How many processes of the running test have called SKIP. */
 int test_skips(void);
 

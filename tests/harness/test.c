@@ -22,7 +22,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "noise.h"
 #include "processes.h"
 
 #define ORPHAN_GRACE_MS 2000
@@ -35,11 +34,6 @@ typedef struct report {
     char reason[256];
     _Atomic int parts; /* of `part`, with which SKIP_PART was called */
     char part[PARTS_MAX][160];
-    noise noise;          /* of the machine while the test runs */
-    _Atomic int promises; /* that were asked for; of all, the one that came closest to its limit: */
-    struct {
-        double took, promised, allowed;
-    } closest;
 } report;
 
 static struct {
@@ -113,37 +107,6 @@ void test_skip_part(const char *format, ...)
 uint64_t test_seed(void)
 {
     return tests.seed;
-}
-
-bool test_is_within(double took, double promised)
-{
-    report *r = tests.report;
-    const double allowed = TEST_SLOWER * noise_allows(&r->noise, promised);
-    const double before = r->closest.allowed > 0 ? r->closest.took / r->closest.allowed : -1.0;
-    atomic_fetch_add(&r->promises, 1);
-    if (took / allowed > before) { /* several ranks may ask at once: one of them is shown */
-        r->closest.took = took;
-        r->closest.promised = promised;
-        r->closest.allowed = allowed;
-    }
-    return took >= 0.0 && took <= allowed;
-}
-
-double test_slow_down(void)
-{
-    return noise_slow_down(&tests.report->noise);
-}
-
-void test_check_within(const char *file, int line, const char *what, double took, double promised)
-{
-    const noise *n = &tests.report->noise;
-    if (!test_is_within(took, promised)) {
-        test_fail(file, line,
-                  "%s: %.3f s, promised within %.3f s; this machine now (slow-down %.2f, wake-ups "
-                  "within %.1f ms) is allowed %.3f s",
-                  what, took, promised, noise_slow_down(n), 1e3 * noise_wake_up(n),
-                  TEST_SLOWER * noise_allows(n, promised));
-    }
 }
 
 bool test_contains(const char *text, const char *part)
@@ -223,7 +186,9 @@ static void run_test(const test_case *test, int output, char *why, size_t room)
 {
     fflush(NULL);
     setenv("TEST_NAME", test->name, 1); /* tests/mutate notes what each one runs */
-    const pid_t sampler = noise_start(&tests.report->noise);
+    if (test_promises_begin != NULL) {
+        test_promises_begin();
+    }
     pid_t pid = fork();
     if (pid == 0) {
         test_process(test, output);
@@ -232,8 +197,9 @@ static void run_test(const test_case *test, int output, char *why, size_t room)
     int status = 0;
     const int deadline = test->deadline * (getenv("TEST_UNDER") != NULL ? EMULATOR_SLOWER : 1);
     const bool in_time = process_wait(pid, deadline * 1000, &status);
-    kill(sampler, SIGKILL);
-    waitpid(sampler, NULL, 0);
+    if (test_promises_end != NULL) {
+        test_promises_end();
+    }
     if (!in_time) {
         snprintf(why, room, "not finished after %d s", deadline);
         kill(-pid, SIGKILL);
@@ -257,19 +223,6 @@ static void show_parts(void)
     }
 }
 
-/* The promise of a test that came closest to its limit; tests/run lists the closest of all. */
-static void show_promises(void)
-{
-    const report *r = tests.report;
-    if (r->promises > 0) {
-        printf(
-            "# WITHIN %.3f s of %.3f s promised, %.3f s allowed: slow-down %.2f, wake-ups within "
-            "%.1f ms, the closest of %d\n",
-            r->closest.took, r->closest.promised, r->closest.allowed, noise_slow_down(&r->noise),
-            1e3 * noise_wake_up(&r->noise), r->promises);
-    }
-}
-
 static bool run_and_print(const test_case *test, int number)
 {
     char why[192] = "";
@@ -284,7 +237,9 @@ static bool run_and_print(const test_case *test, int number)
     }
     printf("\n");
     show_parts();
-    show_promises();
+    if (test_promises_show != NULL) {
+        test_promises_show();
+    }
     if (!passed || getenv("TEST_VERBOSE") != NULL) {
         show_output(output);
         printf("# %s: %s (%.3f s)\n", test->name, passed ? "passed" : why,
