@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "comm/api/control.h"
 #include "kernel/reduce/reduce.h"
 #include "server/server.h"
 
@@ -108,8 +109,8 @@ static ls_status receive_from(ls__server *s, int worker, void *to, size_t bytes,
     ls__server_client *c = &s->state->clients[worker];
     const ls_collective_options options = {
         .size = sizeof options, .tag = what, .timeout_ms = LS__SERVER_NO_DEADLINE_MS};
-    return keep_work(c, ls_recv(s->group, to, (int64_t)bytes, LS_UINT8, worker,
-                                LS__SERVER_TAG_GRADIENT, &options, &c->works[c->work_count]));
+    return keep_work(c, ls__serve_recv(s->group, to, bytes, worker, LS__SERVER_TAG_GRADIENT,
+                                       &options, &c->works[c->work_count]));
 }
 
 /* Begins to receive what follows a push: the worker sends each bucket when it is full. */
@@ -174,8 +175,8 @@ static ls_status serve_requests(ls__server *s, ls__server_head *head)
 {
     while (!is_over(s)) {
         int from = 0;
-        LS_TRY(ls_recv_any(s->group, head, (int64_t)s->head_bytes, LS_UINT8, LS__SERVER_TAG_REQUEST,
-                           LS_OPTIONS(ls_collective_options, .tag = "request"), &from));
+        LS_TRY(ls__serve_recv_any(s->group, head, s->head_bytes, LS__SERVER_TAG_REQUEST,
+                                  LS_OPTIONS(ls_collective_options, .tag = "request"), &from));
         LS_TRY(take_request(s, head, from));
     }
     if (s->shard > 0 && s->set.log != NULL) {

@@ -19,5 +19,12 @@ ls_status ls__control_send(ls_group *group, const void *bytes, size_t count, int
                            const ls_collective_options *options);
 ls_status ls__control_recv(ls_group *group, void *bytes, size_t count, int peer, int tag,
                            const ls_collective_options *options);
+/* A receive by a rank that serves others: `peer` may be LS_ANY_SOURCE, and however long the others
+ * compute, no warning says that it waits. A backend may move the bytes. */
+ls_status ls__serve_recv(ls_group *group, void *bytes, size_t count, int peer, int tag,
+                         const ls_collective_options *options, ls_work **work);
+/* As ls_recv_any. */
+ls_status ls__serve_recv_any(ls_group *group, void *bytes, size_t count, int tag,
+                             const ls_collective_options *options, int *source);
 
 #endif

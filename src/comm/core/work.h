@@ -69,7 +69,7 @@ typedef struct ls__work_plugin {
 
 /* What the checks of a stalled operation have done (diagnose/check.c). Progress. */
 typedef struct ls__work_watch {
-    bool warned;      /* a warning has named the missing members */
+    bool warned;      /* a warning has named the missing members, or none is wanted (idle) */
     bool stopped;     /* a warning has named a stopped process */
     bool announced;   /* announced to remote members because it has stalled */
     uint64_t gone_ns; /* since when its peer is gone; Note [Leaving] in check.c */

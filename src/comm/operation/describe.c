@@ -183,6 +183,7 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->done = args->done;
     work->arg = args->arg;
     work->monitored = args->monitored;
+    work->watch.warned = args->idle;
     work->message.up_to = args->up_to;
     work->algorithm = asked_for(group, args, options->algorithm);
     work->pack = args->pack;

@@ -75,4 +75,32 @@ DIST_TEST(a_backup_worker_takes_the_place_of_one_that_is_twice_as_slow, 5)
     check_rate(backup, 3.5, 0.1); /* the latest of three wake-ups counts in each step */
 }
 
+/* ---- a long step ---------------------------------------------------------------------------- */
+
+static int waits;
+
+static void count_waits(ls_log_level level, const char *text, void *arg)
+{
+    (void)arg;
+    waits += level == LS_LOG_WARN && strstr(text, "has waited for") != NULL;
+}
+
+/* Any other operation warns after 5 s. */
+DIST_TEST(a_server_whose_worker_computes_for_long_warns_of_nothing, 2)
+{
+    ls_module *net = serve_model(&(recipe){.server = {.servers = 1}});
+    ls_optim *optim = optim_of(net, &(recipe){.server = {.servers = 1}});
+    ls_set_log_callback(count_waits, NULL);
+    CHECK_OK(ls_server_run(net, optim));
+    if (ls_server_works(net)) {
+        sleeping_step(net, optim, 0, 5.4);
+    }
+    CHECK_OK(ls_server_join(net));
+    ls_set_log_callback(NULL, NULL);
+    CHECK_INT(waits, 0);
+    ls_optim_free(optim);
+    ls_module_free(net);
+    forget_settings();
+}
+
 TEST_MAIN
