@@ -22,6 +22,7 @@ typedef struct decoder_shape {
     bool recompute;
     /* Of "mixtral", and of "moe", a gpt whose every second block has experts. */
     int64_t experts, top_k;
+    const char *top_k_flag; /* of the command, beside --experts-per-token; NULL: none */
     /* Of "llama" and "mixtral"; 0: heads, 4 dim, dim / heads. */
     int64_t kv_heads, hidden, head_dim;
     double rope_base; /* 0: the published one */

@@ -246,9 +246,11 @@ static void check_given(const char *path, const decoder_shape *asked, const deco
                  {"hidden", asked->hidden, found->hidden},
                  {"experts", asked->experts, found->experts},
                  {"experts-per-token", asked->top_k, found->top_k},
+                 {asked->top_k_flag, asked->top_k, found->top_k},
                  {"tied", asked->tied, found->tied}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (sizes[i].asked != sizes[i].found && is_given(sizes[i].flag, argv)) {
+        if (sizes[i].flag != NULL && sizes[i].asked != sizes[i].found &&
+            is_given(sizes[i].flag, argv)) {
             give_up(EXIT_USAGE, "--%s contradicts \"%s\", whose model has %lld; leave it out",
                     sizes[i].flag, path, (long long)sizes[i].found);
         }

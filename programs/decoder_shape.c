@@ -35,14 +35,16 @@ static void refuse_flag(const char *flag, const decoder_shape *shape, const char
 /* A flag that would be ignored is a mistake: often --model is missing. */
 static void check_meaning(const decoder_shape *shape, char *const *argv)
 {
-    static const char *const of_experts[] = {"experts", "experts-per-token", "capacity", "padded"},
-                             *const of_rotary[] = {"kv-heads", "hidden", "tied"},
-                             *const sizes[] = {"layers", "dim", "heads"};
+    static const char *const of_rotary[] = {"kv-heads", "hidden", "tied"};
+    static const char *const sizes[] = {"layers", "dim", "heads"};
+    const char *const of_experts[] = {"experts", "experts-per-token", shape->top_k_flag, "capacity",
+                                      "padded",  "balance-loss"};
     const bool llama = decoder_is_llama(shape->model);
     const bool rotary = llama || decoder_is_mixtral(shape->model);
-    for (int i = 0; i < 4; i++) {
-        if (!decoder_has_experts(shape->model) && is_given(of_experts[i], argv)) {
-            refuse_flag(of_experts[i], shape, "moe or mixtral");
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++) {
+        const char *flag = of_experts[i];
+        if (flag != NULL && !decoder_has_experts(shape->model) && is_given(flag, argv)) {
+            refuse_flag(flag, shape, "moe or mixtral");
         }
     }
     for (int i = 0; i < 3; i++) {

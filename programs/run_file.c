@@ -265,6 +265,18 @@ static void refuse_single(const char *folder, const char *flag)
             folder, flag, above);
 }
 
+/* A setting may have two flags, as --experts-per-token and --top-k. */
+static bool is_given_by_any(const run_file *run, const cli_option *o, char *const *argv)
+{
+    for (int i = 0; i < run->count; i++) {
+        const cli_option *other = &run->table[i];
+        if (other->value == o->value && other->name != NULL && is_given(other->name, argv)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool run_file_read(run_file *run, const char *folder, bool model, char **argv)
 {
     char path[5000];
@@ -288,7 +300,7 @@ bool run_file_read(run_file *run, const char *folder, bool model, char **argv)
         if (saved == NULL || (model && at != MODEL && !is_in(OF_TEXT, o->name))) {
             continue;
         }
-        if (is_given(o->name, argv)) {
+        if (is_given_by_any(run, o, argv)) {
             compare(run, o, saved);
         } else {
             take_over(run, o, saved);

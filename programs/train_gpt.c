@@ -59,7 +59,7 @@ static settings *read_flags(int argc, char **argv)
 {
     static settings s = {.format = "text",
                          .eval_windows = 1000,
-                         .shape = {DECODER_DEFAULTS, .balance_loss = 0.01},
+                         .shape = {DECODER_DEFAULTS, .top_k_flag = "top-k", .balance_loss = 0.01},
                          .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3,
                                    .beta2 = 0.95, .weight_decay = 0.1, .clip = 1.0}};
     const cli_option options[] = {

@@ -83,6 +83,7 @@ int sim_read_model(const cli_command *command, char *const *argv, const sim_mode
     asked->kv_heads = m->kv_heads;
     asked->hidden = m->hidden;
     asked->tied = m->tied;
+    asked->top_k_flag = "top-k";
     if (m->init != NULL) {
         const int status = read_folder(command, argv, m->init, asked);
         if (status != 0) {
@@ -90,12 +91,6 @@ int sim_read_model(const cli_command *command, char *const *argv, const sim_mode
         }
     } else {
         decoder_check(asked, argv);
-    }
-    if (is_given("top-k", argv) && (m->init != NULL || !decoder_has_experts(asked->model))) {
-        return cli_wrong(command,
-                         "--top-k is for mixtral without --init, and this is a %s%s; leave "
-                         "it out",
-                         asked->model, m->init != NULL ? " of --init" : "");
     }
     *out = sim_gpt_of(asked);
     return 0;

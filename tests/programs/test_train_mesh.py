@@ -215,6 +215,10 @@ def a_mixtral_goes_through_folders_of_hugging_faces():
         losses("gpt", "dp=2,ep=2", "--init", first, "--lr", 0, "--weight-decay", 0, "--export", f"{second}/", steps=1)
     assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
     assert json.loads((second / "config.json").read_text()) == config
+    for from_it, said in ((("--init", first), '--%s contradicts "%s", whose model has %lld; leave it out'),
+                          (("--resume", saved), '%s contradicts the checkpoints in "%s", whose model has %s; leave the flag out')):
+        for flag in ("--experts-per-token", "--top-k"):
+            says(refused(1, *from_it, flag, 1), said)
 
 
 @test
@@ -369,6 +373,8 @@ def what_goes_not_together_is_refused():
          "rank to rank; give --zero 2")
     says(refused(2, "--mesh", "ep=2", "--model", "moe", "--exact", "layout"),
          "--exact layout is for replicas of whole models, and the ranks of ep have other experts; give --mesh dp alone")
+    for flag in ("--top-k", "--balance-loss"):
+        says(refused(1, flag, 1), "--%s is for --model %s, and this is a %s; leave it out, or give --model")
     says(refused(1, "--model", "moe", "--experts", 2, "--top-k", 3),
          "--experts-per-token %lld of --experts %lld; give at most all")
     says(refused(4, "--model", "moe", "--experts", 6, "--mesh", "ep=4"),
