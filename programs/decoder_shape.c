@@ -123,35 +123,38 @@ ls_gpt2_options decoder_gpt2_options(const decoder_shape *s)
     return o;
 }
 
+/* What the options of a Llama and of a Mixtral have in common, of a decoder_shape. The formatter
+ * would give each field a line of its own. */
+/* clang-format off */
+#define ROTARY_OPTIONS(s)                                                                          \
+    .layers = (int)(s)->layers, .heads = (int)(s)->heads,                                          \
+    .kv_heads = (int)((s)->kv_heads > 0 ? (s)->kv_heads : (s)->heads), .dim = (s)->dim,            \
+    .head_dim = (s)->head_dim > 0 ? (s)->head_dim : (s)->dim / (s)->heads,                         \
+    .hidden = (s)->hidden > 0 ? (s)->hidden : 4 * (s)->dim, .vocab = (s)->vocab,                   \
+    .context = (s)->positions > 0 ? (s)->positions : (s)->context, .recompute = (s)->recompute,    \
+    .rope_scaling = (s)->rope_scaling.factor > 1.0 ? &(s)->rope_scaling : NULL
+/* clang-format on */
+
+/* The published values stay where the shape has none. */
+static void set_numbers(const decoder_shape *s, double *rope_base, double *eps, double *init_std)
+{
+    *rope_base = s->rope_base > 0.0 ? s->rope_base : *rope_base;
+    *eps = s->eps > 0.0 ? s->eps : *eps;
+    *init_std = s->init_std > 0.0 ? s->init_std : *init_std;
+}
+
 ls_llama_options decoder_llama_options(const decoder_shape *s)
 {
-    ls_llama_options o =
-        *LS_OPTIONS(ls_llama_options, .layers = (int)s->layers, .heads = (int)s->heads,
-                    .kv_heads = (int)(s->kv_heads > 0 ? s->kv_heads : s->heads), .dim = s->dim,
-                    .head_dim = s->head_dim > 0 ? s->head_dim : s->dim / s->heads,
-                    .hidden = s->hidden > 0 ? s->hidden : 4 * s->dim, .vocab = s->vocab,
-                    .context = s->positions > 0 ? s->positions : s->context, .tied = s->tied,
-                    .recompute = s->recompute);
-    o.rope_base = s->rope_base > 0.0 ? s->rope_base : o.rope_base;
-    o.rope_scaling = s->rope_scaling.factor > 1.0 ? &s->rope_scaling : NULL;
-    o.eps = s->eps > 0.0 ? s->eps : o.eps;
-    o.init_std = s->init_std > 0.0 ? s->init_std : o.init_std;
+    ls_llama_options o = *LS_OPTIONS(ls_llama_options, ROTARY_OPTIONS(s), .tied = s->tied);
+    set_numbers(s, &o.rope_base, &o.eps, &o.init_std);
     return o;
 }
 
 ls_mixtral_options decoder_mixtral_options(const decoder_shape *s)
 {
-    ls_mixtral_options o =
-        *LS_OPTIONS(ls_mixtral_options, .layers = (int)s->layers, .heads = (int)s->heads,
-                    .kv_heads = (int)(s->kv_heads > 0 ? s->kv_heads : s->heads), .dim = s->dim,
-                    .head_dim = s->head_dim > 0 ? s->head_dim : s->dim / s->heads,
-                    .hidden = s->hidden > 0 ? s->hidden : 4 * s->dim, .experts = s->experts,
-                    .top_k = (int)s->top_k, .vocab = s->vocab, .capacity = s->capacity,
-                    .context = s->positions > 0 ? s->positions : s->context, .padded = s->padded,
-                    .balance_loss = s->balance_loss, .recompute = s->recompute);
-    o.rope_base = s->rope_base > 0.0 ? s->rope_base : o.rope_base;
-    o.rope_scaling = s->rope_scaling.factor > 1.0 ? &s->rope_scaling : NULL;
-    o.eps = s->eps > 0.0 ? s->eps : o.eps;
-    o.init_std = s->init_std > 0.0 ? s->init_std : o.init_std;
+    ls_mixtral_options o = *LS_OPTIONS(ls_mixtral_options, ROTARY_OPTIONS(s), .experts = s->experts,
+                                       .top_k = (int)s->top_k, .capacity = s->capacity,
+                                       .padded = s->padded, .balance_loss = s->balance_loss);
+    set_numbers(s, &o.rope_base, &o.eps, &o.init_std);
     return o;
 }
