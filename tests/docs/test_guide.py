@@ -4,6 +4,7 @@ headers in which every link leads somewhere."""
 
 import functools
 import html.parser
+import json
 import os
 import pathlib
 import re
@@ -56,6 +57,13 @@ def operations():
     return set(re.findall(r"[\w-]+", command(BUILD / "lockstep", "bench", "--help").split("OPERATION:")[1]))
 
 
+@functools.cache
+def made_by_default():
+    """The programs of a plain `make`; others may lie in the build folder, too, since somebody has asked for them."""
+    targets = json.loads((BUILD / "meson-info/intro-targets.json").read_text())
+    return {pathlib.Path(name) for target in targets if target["build_by_default"] for name in target["filename"]}
+
+
 def mistake_in(line):
     """Why a line is no command; None: it is one. --help is read last, so all other options are checked by the parser."""
     words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=", word)]
@@ -64,6 +72,8 @@ def mistake_in(line):
         return None if not rest or rest[0] in targets() else "no such target"
     if program != "lockstep":
         place = BUILD / program.removeprefix("build/") if program.startswith("build/") else SOURCE / program
+        if program.startswith("build/") and place not in made_by_default():
+            return "no program of a default build"
         return None if os.access(place, os.X_OK) else "no such program"
     if rest[0] == "run":
         return mistake_in(shlex.join(rest[next(k for k, word in enumerate(rest) if "/" in word):]))
@@ -85,7 +95,7 @@ def every_command_of_the_guide_is_one():
 @test
 def the_check_of_commands_finds_mistakes():
     for wrong in ("make dcos", "lockstep paper fig99", "lockstep bench all-reduce --algoritm ring", "lockstep bench nothing",
-                  "lockstep run -n 2 build/examples/99_nothing", "lockstep paper fig7 --link 2gbit", "lockstep nothing --x"):
+                  "lockstep run -n 2 build/examples/99_nothing", "build/bench/dev/kernels 256 256 128 8388608", "lockstep paper fig7 --link 2gbit", "lockstep nothing --x"):
         assert mistake_in(wrong), wrong
     assert [*commands_of("`lockstep env` and `x`\n```sh\nexport A=b\nmake\n```\n")] == ["make", "lockstep env"]
 
