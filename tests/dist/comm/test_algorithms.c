@@ -144,9 +144,27 @@ static void place(const world *w, const shape *s, unsigned char **in, unsigned c
 static void fill(const world *w, const shape *s, unsigned char *in)
 {
     const int64_t count = in_has_blocks(s) ? s->count * w->n : s->count;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < values_own(count); i++) {
         put_value(in, i, s->dtype, value_of(w->rank, i, s->dtype, s->op));
     }
+    values_repeat(in, count, ls_dtype_size(s->dtype));
+}
+
+/* Of this rank's output. */
+static bool is_right(const world *w, const shape *s, const unsigned char *out)
+{
+    const size_t element = ls_dtype_size(s->dtype);
+    bool good = true;
+    for (int b = 0; b < (out_has_blocks(s) ? w->n : 1); b++) {
+        const int64_t first = b * s->count;
+        for (int64_t i = first; i < first + values_own(s->count); i++) {
+            unsigned char want[8];
+            put_value(want, 0, s->dtype, wanted(w, s, i));
+            good = good && memcmp(out + (size_t)i * element, want, element) == 0;
+        }
+        good = good && values_do_repeat(out + (size_t)first * element, s->count, element);
+    }
+    return good;
 }
 
 static void check_shape(const world *w, shape s)
@@ -162,12 +180,7 @@ static void check_shape(const world *w, shape s)
     fill(w, &s, in);
     const bool unread = s.operation == LS__OP_SCATTER && w->rank != s.root;
     CHECK_OK(call(w, &s, unread ? NULL : in, out));
-    bool good = true;
-    for (int64_t i = 0; has_output(w, &s) && i < count; i++) {
-        unsigned char want[8];
-        put_value(want, 0, s.dtype, wanted(w, &s, i));
-        good = good && memcmp(out + (size_t)i * element, want, element) == 0;
-    }
+    bool good = !has_output(w, &s) || is_right(w, &s, out);
     /* an output that does not count is not touched */
     const size_t from = has_output(w, &s) ? (size_t)count * element : 0;
     for (size_t i = from; guarded && i < (size_t)count * element + GUARD; i++) {
@@ -278,12 +291,13 @@ static void check_mean_of_extremes(const world *w, shape s, bool low)
     const int64_t first = in_has_blocks(&s) ? w->rank * s.count : 0;
     unsigned char *in = NULL, *out = NULL;
     place(w, &s, &in, &out);
-    for (int64_t i = 0; i < inputs; i++) {
+    for (int64_t i = 0; i < values_own(inputs); i++) {
         const int128 value = extreme(s.dtype, low, w->rank, i);
         memcpy(in + (size_t)i * element, &value, element); /* its low bytes */
     }
+    values_repeat(in, inputs, element);
     CHECK_OK(call(w, &s, in, out));
-    for (int64_t i = 0; has_output(w, &s) && i < s.count; i++) {
+    for (int64_t i = 0; has_output(w, &s) && i < values_own(s.count); i++) {
         int128 sum = 0;
         for (int r = 0; r < w->n; r++) {
             sum += extreme(s.dtype, low, r, first + i);
@@ -291,6 +305,7 @@ static void check_mean_of_extremes(const world *w, shape s, bool low)
         sum /= w->n;
         CHECK(memcmp(out + (size_t)i * element, &sum, element) == 0);
     }
+    CHECK(!has_output(w, &s) || values_do_repeat(out, s.count, element));
 }
 
 static void means_of_extremes(const world *w, shape s)

@@ -76,6 +76,12 @@ static int which(const world *w, memory kind)
     return kind == PRIVATE ? 0 : kind == REGISTERED ? 1 : w->rank % 2;
 }
 
+/* Blocks of the result, each of `count` elements. */
+static int blocks_of(const world *w, const shape *s)
+{
+    return s->operation == LS__OP_ALL_GATHER ? w->n : 1;
+}
+
 static int64_t in_count(const world *w, const shape *s)
 {
     return s->operation == LS__OP_REDUCE_SCATTER ? s->count * w->n : s->count;
@@ -83,7 +89,7 @@ static int64_t in_count(const world *w, const shape *s)
 
 static int64_t out_count(const world *w, const shape *s)
 {
-    return s->operation == LS__OP_ALL_GATHER ? s->count * w->n : s->count;
+    return s->count * blocks_of(w, s);
 }
 
 /* The value that must stand at out[i]. */
@@ -130,6 +136,27 @@ static void place(const world *w, const shape *s, unsigned char **in, unsigned c
     }
 }
 
+static void put_input(const world *w, const shape *s, unsigned char *in)
+{
+    const int64_t count = in_count(w, s);
+    for (int64_t i = 0; i < values_own(count); i++) {
+        put_value(in, i, s->dtype, value_of(w->rank, i, s->dtype, s->op));
+    }
+    values_repeat(in, count, ls_dtype_size(s->dtype));
+}
+
+static void put_wanted(const world *w, const shape *s)
+{
+    const size_t element = ls_dtype_size(s->dtype);
+    for (int b = 0; b < blocks_of(w, s); b++) {
+        const int64_t first = b * s->count;
+        for (int64_t i = first; i < first + values_own(s->count); i++) {
+            put_value(w->want, i, s->dtype, wanted(w, s, i));
+        }
+        values_repeat(w->want + (size_t)first * element, s->count, element);
+    }
+}
+
 static void check_shape(const world *w, shape s)
 {
     const size_t element = ls_dtype_size(s.dtype);
@@ -140,12 +167,8 @@ static void check_shape(const world *w, shape s)
     if (guarded) {
         memset(out, 0xa5, bytes + GUARD);
     }
-    for (int64_t i = 0; i < in_count(w, &s); i++) {
-        put_value(in, i, s.dtype, value_of(w->rank, i, s.dtype, s.op));
-    }
-    for (int64_t i = 0; i < out_count(w, &s); i++) {
-        put_value(w->want, i, s.dtype, wanted(w, &s, i));
-    }
+    put_input(w, &s, in);
+    put_wanted(w, &s);
     memset(w->want + bytes, 0xa5, GUARD);
     CHECK_OK(call(w, &s, in, out));
     if (memcmp(out, w->want, bytes + (guarded ? GUARD : 0)) != 0) {

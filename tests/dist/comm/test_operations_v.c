@@ -108,10 +108,11 @@ static void put_input(const world *w, const shape *s, const layout *l, unsigned 
     const bool blocks = ls__operation_has_blocks(s->operation, true);
     for (int r = 0; r < (blocks ? w->n : 1); r++) {
         const int64_t count = blocks ? l->count[r] : own_count(w, s);
-        for (int64_t i = 0; i < count; i++) {
-            put_value(in, (blocks ? l->offset[r] : 0) + i, s->dtype,
-                      element_of(s, w->rank, blocks ? r : 0, i));
+        unsigned char *at = in + (size_t)(blocks ? l->offset[r] : 0) * ls_dtype_size(s->dtype);
+        for (int64_t i = 0; i < values_own(count); i++) {
+            put_value(at, i, s->dtype, element_of(s, w->rank, blocks ? r : 0, i));
         }
+        values_repeat(at, count, ls_dtype_size(s->dtype));
     }
 }
 
@@ -121,13 +122,15 @@ static void put_output(const world *w, const shape *s, const layout *l, unsigned
     const bool both = s->operation == LS__OP_ALL_TO_ALL_V;
     for (int r = 0; r < (blocks ? w->n : 1); r++) {
         const int64_t count = blocks ? l->count[r] : own_count(w, s);
-        for (int64_t i = 0; i < count; i++) {
+        unsigned char *at = out + (size_t)(blocks ? l->offset[r] : 0) * ls_dtype_size(s->dtype);
+        for (int64_t i = 0; i < values_own(count); i++) {
             const int value = blocks ? element_of(s, r, both ? w->rank : 0, i)
                               : s->operation == LS__OP_SCATTER_V
                                   ? element_of(s, s->root, w->rank, i)
                                   : reduced_of(w->n, i + 3 * w->rank, s->dtype, s->op);
-            put_value(out, (blocks ? l->offset[r] : 0) + i, s->dtype, value);
+            put_value(at, i, s->dtype, value);
         }
+        values_repeat(at, count, ls_dtype_size(s->dtype));
     }
 }
 

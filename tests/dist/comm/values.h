@@ -4,6 +4,7 @@
 #ifndef VALUES_H
 #define VALUES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ static inline uint16_t bfloat16_of(int value) /* of a magnitude up to 256 */
 static inline void put_value(void *buffer, int64_t i, ls_dtype dtype, int value)
 {
     unsigned char *at = (unsigned char *)buffer + (size_t)i * ls_dtype_size(dtype);
-    const uint16_t half = float16_of(value), brain = bfloat16_of(value);
+    uint16_t half;
     switch (dtype) {
     case LS_FLOAT32:
         PUT(float);
@@ -50,10 +51,12 @@ static inline void put_value(void *buffer, int64_t i, ls_dtype dtype, int value)
         PUT(double);
         break;
     case LS_FLOAT16:
+        half = float16_of(value);
         memcpy(at, &half, sizeof half);
         break;
     case LS_BFLOAT16:
-        memcpy(at, &brain, sizeof brain);
+        half = bfloat16_of(value);
+        memcpy(at, &half, sizeof half);
         break;
     case LS_INT8:
     case LS_UINT8:
@@ -83,7 +86,8 @@ static inline void put_value(void *buffer, int64_t i, ls_dtype dtype, int value)
     }
 }
 
-/* The contribution of a rank. */
+/* The contribution of a rank. Those of a type and an operator repeat after VALUES_PERIOD elements.
+ */
 static inline int value_of(int rank, int64_t i, ls_dtype dtype, ls_reduce_op op)
 {
     if (dtype == LS_BOOL) {
@@ -93,6 +97,30 @@ static inline int value_of(int rank, int64_t i, ls_dtype dtype, ls_reduce_op op)
         return rank == (int)(i % 3) ? 2 : 1;
     }
     return 2 * rank + (int)(i % 5) + 1;
+}
+
+enum { VALUES_PERIOD = 30 }; /* i % 2, i % 3, i % 5 */
+
+/* How many of `count` elements must be written or compared one by one. */
+static inline int64_t values_own(int64_t count)
+{
+    return count < VALUES_PERIOD ? count : VALUES_PERIOD;
+}
+
+/* Writes the other elements, which repeat the first values_own() of them. */
+static inline void values_repeat(unsigned char *buffer, int64_t count, size_t element)
+{
+    const size_t end = (size_t)count * element;
+    for (size_t done = (size_t)values_own(count) * element; done < end; done *= 2) {
+        memcpy(buffer + done, buffer, done < end - done ? done : end - done);
+    }
+}
+
+/* Whether they do. */
+static inline bool values_do_repeat(const unsigned char *buffer, int64_t count, size_t element)
+{
+    const size_t own = (size_t)values_own(count) * element;
+    return memcmp(buffer + own, buffer, (size_t)count * element - own) == 0;
 }
 
 /* What n ranks reduce it to, by a plain loop. */

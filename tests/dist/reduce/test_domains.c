@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
 #include "comm/core/round_robin.h"
+#include "number.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "says.h"
@@ -82,7 +82,7 @@ static double divisor_of(int i)
 
 static float number(int rank, int round, int i, int64_t k)
 {
-    return ls_random_normal((uint64_t)rank + 1, (uint64_t)(round * PARAMS + i), (uint64_t)k);
+    return test_number((uint64_t)rank + 1, (uint64_t)(round * PARAMS + i), (uint64_t)k);
 }
 
 /* One backward of the parameters that `used` says (NULL: all), each rank in an order of its own. */

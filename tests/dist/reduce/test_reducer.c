@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
 #include "base/env.h"
 #include "comm/runtime/init.h"
+#include "number.h"
 #include "reduce/reducer.h"
 #include "test.h"
 
@@ -40,7 +40,7 @@ static void job_new(job *j, size_t bucket_bytes)
 /* Element k of parameter i's gradient on `rank` in `round`. */
 static float number(int rank, int round, int i, int64_t k)
 {
-    return ls_random_normal((uint64_t)rank + 1, (uint64_t)(round * PARAMS + i), (uint64_t)k);
+    return test_number((uint64_t)rank + 1, (uint64_t)(round * PARAMS + i), (uint64_t)k);
 }
 
 static void add_grad(job *j, int round, int i)

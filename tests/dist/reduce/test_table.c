@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "number.h"
 #include "says.h"
 #include "test.h"
 
@@ -70,13 +71,12 @@ static void add(const ls_reducer_param params[PARAMS], int round, int part)
     for (int p = 0; p < PARAMS; p++) {
         float *grad = params[p].grad;
         for (int64_t k = 0; p != TABLE && k < COUNTS[p]; k++) {
-            grad[k] +=
-                ls_random_normal(7, (uint64_t)(100 * ls_rank() + 10 * round + part), (uint64_t)k);
+            grad[k] += test_number(7, (uint64_t)(100 * ls_rank() + 10 * round + part), (uint64_t)k);
         }
     }
     for (int64_t k = 0; k < count * (int64_t)COLUMNS; k++) {
         ((float *)params[TABLE].grad)[index[k / COLUMNS] * COLUMNS + k % COLUMNS] +=
-            ls_random_normal(8, (uint64_t)(100 * ls_rank() + 10 * round + part), (uint64_t)k);
+            test_number(8, (uint64_t)(100 * ls_rank() + 10 * round + part), (uint64_t)k);
     }
 }
 
