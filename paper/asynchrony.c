@@ -9,7 +9,7 @@
 
 #define PLAIN "ddp"
 #define CLAIMED "async"
-enum { SEEDS = 3, QUICK_SEEDS = 2, STEPS = 600, WORKERS = 4, PACE_MS = 10 };
+enum { SEEDS = 3, QUICK_SEEDS = 2, STEPS = 600, QUICK_STEPS = 500, WORKERS = 4, PACE_MS = 10 };
 
 static const char modes[] = PLAIN " sync backup=1 " CLAIMED " stale=2 local=8 diloco=8";
 static const double slowness[] = {2.0, 1.0};
@@ -169,8 +169,9 @@ static json_t *train(paper *p, double slow)
     const paper_options *o = p->options;
     (void)snprintf(slower, sizeof slower, "%g", slow);
     (void)snprintf(pace, sizeof pace, "%d", PACE_MS);
+    const int steps = o->steps > 0 ? o->steps : o->quick ? QUICK_STEPS : STEPS;
     (void)snprintf(seconds, sizeof seconds, "%g",
-                   1e-3 * PACE_MS * (o->steps > 0 ? o->steps : STEPS) * (slow > 1.0 ? 1.0 : 0.5));
+                   1e-3 * PACE_MS * steps * (slow > 1.0 ? 1.0 : 0.5));
     (void)snprintf(seeds, sizeof seeds, "%d",
                    o->turns > 0 ? o->turns
                    : o->quick   ? QUICK_SEEDS

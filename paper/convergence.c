@@ -7,7 +7,7 @@
 
 #define ITERATIONS 400
 #define HARM 1.25 /* of the loss without skipping, at the end */
-enum { POINTS = 40, SEEDS = 3, SEEDS_MAX = 10, SKIPS = 4 };
+enum { POINTS = 40, SEEDS = 3, QUICK_SEEDS = 2, SEEDS_MAX = 10, SKIPS = 4 };
 
 static const struct {
     const char *batch, *lr, *title;
@@ -142,7 +142,8 @@ static void tabulate(paper *p, json_t *table, int pair, const runs *r)
 static bool measure(paper *p, json_t *table, int pair)
 {
     runs r = {.count = 0};
-    const int asked = p->options->turns, seeds = asked > 0 ? asked : SEEDS;
+    const paper_options *o = p->options;
+    const int seeds = o->turns > 0 ? o->turns : o->quick ? QUICK_SEEDS : SEEDS;
     bool good = true;
     while (good && r.count < seeds && r.count < SEEDS_MAX) {
         json_t *rows = train(p, pair, r.count + 1);
