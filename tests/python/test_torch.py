@@ -36,8 +36,8 @@ def tests_with(python, version):
     """What one PyTorch has to show."""
     label = f"torch {version}"
     tests_of(Job("torch_ranks.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
-    tests_of(Job("torch_contract.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     start = by_lockstep if LONG else by_fork  # each start imports PyTorch: seconds of processor time a rank
+    tests_of(Job("torch_contract.py", python, 2, start, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_contract.py", python, 3, start, LOCKSTEP_HOSTS="64", **QUIET),
              f" ({label}, 3 ranks over tcp)")
     for script in ("torch_train.py", "torch_options.py", "torch_futures.py", "torch_programs.py"):
