@@ -47,8 +47,14 @@ def pkg_config(*arguments, package="lockstep"):
                    env=where)
 
 
+def where_it_is_found():
+    """The environment of a program that is linked with the installed library. With the prefix /usr it has no path, and the
+    loader looks into the system's folders; here the installation is not one of them."""
+    return PLAIN if "rpath" in pkg_config("--libs") else dict(PLAIN, LD_LIBRARY_PATH=str(library_folder()))
+
+
 def run_outside(program):
-    output = command(program, env=PLAIN)
+    output = command(program, env=where_it_is_found())
     assert output == EXPECTED, output
 
 
@@ -127,7 +133,7 @@ def a_program_in_cpp_is_built_and_trains():
     program = pathlib.Path(SCRATCH.name) / "training"
     command("g++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", OUTSIDE / "training.cpp",
             "-o", program, *pkg_config("--cflags", "--libs").split())
-    said = command(program, env=PLAIN)
+    said = command(program, env=where_it_is_found())
     assert "ok 1 - a_program_in_cpp_trains" in said, said
 
 
@@ -151,9 +157,9 @@ def each_example_copied_out_compiles_against_the_installed_library():
     examples = sorted((prefix() / "share/doc/lockstep/examples").glob("*.c"))
     assert [p.name for p in examples] == sorted(p.name for p in (SOURCE / "examples").glob("*.c"))
     programs = {source.stem: compile_example(source) for source in examples}
-    assert "1 of 1 ranks hold the right sums" in command(programs["01_hello_all_reduce"], env=PLAIN)
+    assert "1 of 1 ranks hold the right sums" in command(programs["01_hello_all_reduce"], env=where_it_is_found())
     said = command(programs["03_gpt_text"], "--data", SOURCE / "LICENSE", "--steps", 2, "--sample-bytes",
-                   3, env=PLAIN)
+                   3, env=where_it_is_found())
     assert "replicas identical: 1 of 1" in said, said
 
 
@@ -241,7 +247,7 @@ def the_lines_of_the_pages_run_as_printed_from_a_private_prefix():
     (tools / "pkg-config").write_text(f'#!/bin/sh\nexec {shutil.which("pkg-config")} '
                                       f'--define-variable=prefix={home}/lockstep "$@"\n')
     (tools / "pkg-config").chmod(0o755)
-    as_printed("from-prefix", exports("README.md"), HOME=str(home), PATH=f"{tools}:{PLAIN['PATH']}")
+    as_printed("from-prefix", exports("README.md"), **dict(where_it_is_found(), HOME=str(home), PATH=f"{tools}:{PLAIN['PATH']}"))
 
 
 @test
