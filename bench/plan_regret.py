@@ -3,16 +3,18 @@
 """The regret of `lockstep plan auto`: every runnable plan of a small GPT on 4 ranks of this machine is trained, and the step of
 the plan that the search finds stands beside the fastest one.
 
-    bench/plan_regret.py --build build [--ranks 4] [--batch 4] [--every 1] [--steps 8] [--rounds 15] [--json FILE]
+    bench/plan_regret.py --build build [--ranks 4] [--batch 4] [--every 1] [--steps 8] [--rounds 15] [--json FILE] [--folder DIR]
 
 Each plan is trained once; then the thirty fastest and the search's take turns, `--rounds` times, and their steps are medians over
 rounds. A plan is printed with its step, the prediction, the regret (its step over the fastest) and the memory of the largest
 rank: its peak resident set, above that of a rank that trains a GPT of one narrow layer, beside the prediction. What training
 refuses is counted. The device and the link are measured first, as in compare_sim.py. With `--every N` only each Nth plan is
-trained, and the search's. Run it on a machine that does nothing else: with --every 1 it takes some 45 minutes.
+trained, and the search's. --json has each row as soon as it is measured, and --folder keeps the plans, the device and the text,
+so that predictions can be made again. Run it on a machine that does nothing else: with --every 1 it takes some 45 minutes.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -97,11 +99,17 @@ def measure(options, folder, plan, base):
             "peak_bytes": max(0, peak - base), "predicted_bytes": memory}
 
 
+def keep_rows(options, rows):
+    if options.json is not None:
+        write_rows(options.json, rows, False)
+
+
 def measure_all(options, folder, plans, base):
     rows, refused = [], {}
     for plan in plans:
         try:
             rows.append(measure(options, folder, plan, base))
+            keep_rows(options, rows)
         except Refused as why:
             if plan is plans[0]:
                 raise
@@ -121,6 +129,13 @@ def finish(options, folder, rows):
     for row in finalists:
         row["step_ms"] = statistics.median(steps[id(row)][1:] or steps[id(row)])
     return finalists
+
+
+def folder_of(options):
+    if options.folder is None:
+        return tempfile.TemporaryDirectory(prefix="lockstep-plan-regret-")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    return contextlib.nullcontext(options.folder.resolve())
 
 
 # ---- what is printed ----------------------------------------------------------------------------
@@ -150,10 +165,11 @@ def main():
     for name, value in (("ranks", 4), ("batch", 4), ("layers", 2), ("dim", 256), ("heads", 8), ("context", 64), ("every", 1),
                         ("steps", 8), ("rounds", 15)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the rows to this file, as they are measured")
+    parser.add_argument("--folder", type=pathlib.Path, help="keep the plans and the device here")
     options = parser.parse_args()
     options.build = options.build.resolve()
-    with tempfile.TemporaryDirectory(prefix="lockstep-plan-regret-") as name, link_of("shm") as link:
+    with folder_of(options) as name, link_of("shm") as link:
         folder = pathlib.Path(name)
         short_text(folder)
         cluster, cores = cluster_of(options.ranks, link_cluster(options, link, folder), False)
@@ -170,8 +186,7 @@ def main():
     for reason, count in refused.items():
         print(f"{count} refused by training: {reason}")
     print(verdict(rows[0]))
-    if options.json is not None:
-        write_rows(options.json, rows, False)
+    keep_rows(options, rows)
     return 0
 
 

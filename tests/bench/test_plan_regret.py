@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make compare-plan`: which plans there are, and what is made of their times. Nothing here decides on how long something took."""
 
+import argparse
+import json
 import pathlib
 import sys
+import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, run, test
@@ -31,6 +34,26 @@ def the_regret_is_over_the_fastest_that_took_turns():
     assert [round(row["regret"], 3) for row in rows] == [0.1, 0.0, -0.2], rows
     assert plan_regret.line_of(rows[0]).count("|") == plan_regret.HEAD.splitlines()[0].count("|")
     assert plan_regret.verdict(rows[0]).startswith("missed: ") and not plan_regret.verdict(rows[1]).startswith("missed: ")
+
+
+@test
+def rows_of_a_run_that_is_cut_short_are_kept():
+    def measure(options, folder, plan, base):
+        if plan == "third":
+            raise KeyboardInterrupt
+        return {"name": plan, "step_ms": 1.0}
+
+    plan_regret.measure = measure
+    with tempfile.TemporaryDirectory() as folder:
+        options = argparse.Namespace(json=pathlib.Path(folder) / "rows", folder=pathlib.Path(folder) / "plans")
+        try:
+            plan_regret.measure_all(options, folder, ["first", "second", "third"], 0)
+        except KeyboardInterrupt:
+            pass
+        assert [row["name"] for row in json.loads(options.json.read_text())] == ["first", "second"]
+        with plan_regret.folder_of(options) as kept:
+            (kept / "plan").write_text("1")
+        assert (options.folder / "plan").exists(), "a folder that was asked for stays"
 
 
 run()
