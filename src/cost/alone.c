@@ -27,23 +27,17 @@ typedef struct walk {
     int *waits; /* [ranks] 1: for an input */
 } walk;
 
-/* The share of one user. */
-static double share_of(const ls__sim_spec *spec, int resource, double weight)
-{
-    const ls__sim_resource *r = &spec->resources[resource];
-    return fmin(r->each, r->rate / weight);
-}
-
 static double seconds_of(const ls__sim_spec *spec, const ls__sim_route *route)
 {
     double rate = INFINITY;
     for (int k = 0; k < 2; k++) {
         if (route->resource[k] != LS__SIM_NONE) {
-            rate = fmin(rate, share_of(spec, route->resource[k], route->weight));
+            rate = fmin(rate, ls__sim_share(&spec->resources[route->resource[k]], route->weight));
         }
     }
     if (route->cores > 0.0) {
-        rate = fmin(rate, route->moved * share_of(spec, route->processor, route->cores));
+        rate = fmin(rate,
+                    route->moved * ls__sim_share(&spec->resources[route->processor], route->cores));
     }
     return (route->bytes > 0.0 ? route->bytes / rate : 0.0) + route->latency;
 }
@@ -106,8 +100,9 @@ static void prepare_walk(walk *w)
         prepare_stage(w, stage);
     }
     for (int r = s->ranks - 1; r >= 0; r--) {
-        w->speed[r] =
-            spec->processor != NULL ? share_of(spec, spec->processor[r], spec->sharing[r]) : 1.0;
+        w->speed[r] = spec->processor != NULL
+                          ? ls__sim_share(&spec->resources[spec->processor[r]], spec->sharing[r])
+                          : 1.0;
         w->ready[w->ready_count++] = r;
     }
 }

@@ -96,15 +96,15 @@ static ls__flow_event pop_event(ls__flows *f)
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* The rate of a flow: the least that its shares of its resources give. */
-static double share_of(const ls__flows *f, const ls__flow *flow)
+/* The least that the shares of its resources give. */
+static double rate_of(const ls__flows *f, const ls__flow *flow)
 {
     double least = INFINITY;
     for (int k = 0; k < LS__FLOW_RESOURCES; k++) {
         if (flow->resource[k] != LS__SIM_NONE) {
-            const ls__sim_resource *r = &f->resources[flow->resource[k]];
-            const double even = r->rate / f->users[flow->resource[k]].weight;
-            const double speed = flow->speed[k] * (even < r->each ? even : r->each);
+            const int at = flow->resource[k];
+            const double speed =
+                flow->speed[k] * ls__sim_share(&f->resources[at], f->users[at].weight);
             least = speed < least ? speed : least;
         }
     }
@@ -146,7 +146,7 @@ static void reschedule_users(ls__flows *f, const int *resource)
         while (at >= 0) {
             const ls__flow *flow = &f->flows[at];
             const int next = flow->next[place_of(flow, resource[k])];
-            reschedule(f, at, share_of(f, flow));
+            reschedule(f, at, rate_of(f, flow));
             at = next;
         }
     }

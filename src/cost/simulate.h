@@ -23,6 +23,13 @@ typedef struct ls__sim_resource {
     double rate, each; /* above 0; INFINITY: no limit */
 } ls__sim_resource;
 
+/* The share of one user, of so many. */
+static inline double ls__sim_share(const ls__sim_resource *r, double users)
+{
+    const double even = r->rate / users;
+    return even < r->each ? even : r->each;
+}
+
 #define LS__SIM_NONE (-1) /* no resource: nothing is shared */
 
 /* A message, or a reduction around a group. */
