@@ -179,11 +179,35 @@ static double pointwise(const ls__gpt_use *u, const ls__processor *d, double bet
     return ls__processor_bytes(d, n * (between / (u->sequence ? u->tp : 1) + within));
 }
 
+static int ring_of(const ls__gpt_use *u)
+{
+    return u->cp > 1 ? u->cp : 1;
+}
+
+/* In a ring each step computes as many scores as those of a rank's queries and its own keys: of
+ * other ranks' keys one half is masked (placement/ring_attention.c). */
 double ls__gpt_attention_time(const ls__gpt_use *u, const ls__processor *d)
 {
     const ls__gpt *g = &u->model;
     const int64_t heads = divided(g->heads, ls__gpt_ranks(u, LS__GPT_ATTENTION));
-    return ls__processor_attention(d, tokens(u) * heads, g->context, ls__gpt_head_dim(g));
+    const int64_t keys = divided(g->context, ring_of(u));
+    return ring_of(u) * ls__processor_attention(d, tokens(u) * heads, keys, ls__gpt_head_dim(g));
+}
+
+/* What ring attention reads and writes beside its products, on the last rank, which has most. A
+ * step copies the queries, and after the first one the half of the keys and values that they see,
+ * and adds its result to that of the steps before. Keys and values are packed before. In backward
+ * the halves of their gradients get zeros around them, and are added up. */
+static ls__stage_times ring_times(const ls__gpt_use *u, const ls__processor *d)
+{
+    const double head = (double)(tokens(u) * ls__gpt_head_dim(&u->model)), c = ring_of(u);
+    const double queries = head * (double)u->model.heads / ls__gpt_ranks(u, LS__GPT_ATTENTION);
+    const double keys = head * own_keys(u), more = c - 1.0;
+    const double there = (2.0 * c + 7.0 * more + 3.0) * queries + (4.0 + 2.0 * more) * keys;
+    const double back =
+        (2.0 * c + 3.0 * more + 4.0) * queries + (16.0 + 7.0 * more + 6.0 * (more - 1.0)) * keys;
+    return (ls__stage_times){.forward = ls__processor_bytes(d, u->width * there),
+                             .input = ls__processor_bytes(d, u->width * back)};
 }
 
 /* Of one expert, or of the MLP, for so many rows. */
@@ -232,9 +256,11 @@ ls__stage_times ls__gpt_layer_times(const ls__gpt_use *u, const ls__processor *d
     const double turned = u->model.llama ? heads_width(u) : 0.0;
     const double there = (u->model.llama ? 5.0 : 2.0) * wide + turned;
     const double back = (u->model.llama ? 8.0 : 3.0) * wide + turned;
-    ls__stage_times t = {.forward = weights + attention + pointwise(u, d, 10.0, there),
-                         .input = weights + 2.0 * attention + pointwise(u, d, 12.0, back),
-                         .weight = weights};
+    const ls__stage_times ring = u->cp > 1 ? ring_times(u, d) : (ls__stage_times){0};
+    ls__stage_times t = {
+        .forward = weights + attention + pointwise(u, d, 10.0, there) + ring.forward,
+        .input = weights + 2.0 * attention + pointwise(u, d, 12.0, back) + ring.input,
+        .weight = weights};
     t.input += u->recompute ? t.forward : 0.0;
     t.backward = t.input + t.weight;
     return t;

@@ -9,7 +9,8 @@
  *     compute     by processor.h, on the rank that has most of it
  *     tp          two all-reduces of a layer in its forward, and two in its backward: exposed
  *     cp          keys and values go around a ring, beside the attention to those that are there;
- *                 in backward their gradients, too: what attention does not hide
+ *                 in backward their gradients, too: what attention does not hide. What the ring
+ *                 copies is work of the memory
  *     ep          two all-to-alls of a layer with experts in its forward, and two in its backward:
  *                 exposed
  *     pp          messages between stages, by the schedule, over the links of cluster.h: a step
@@ -20,6 +21,10 @@
  *                 they are scattered
  *     gather      parameters with ZeRO: at the end; with zero 3 once in the first forward of a step
  *                 and once in its first backward, the next layer's while one computes
+ *
+ * Between ranks of a host a message of pp or cp takes the time that the device states besides
+ * (`message`). Where they share cores, a rank also loses some of a core in each collective
+ * (`wait`).
  *
  * First and last stage sum the gradient of the token embedding, which both have.
  *

@@ -146,6 +146,13 @@ ls__collective_cost ls__job_half(const ls__job_building *b, int along)
                              b->env);
 }
 
+static ls__sim_route message_route(ls__job_building *b, int from, int to)
+{
+    ls__sim_route route = ls__job_route_between(b, from, to, ls__job_boundary_bytes(b));
+    route.latency += ls__job_is_within(b, &route) ? b->job->device.message : 0.0;
+    return ls__job_on_cores(b, from, route);
+}
+
 ls_status ls__job_make_routes(ls__job_building *b)
 {
     const size_t stages = (size_t)b->s->stages;
@@ -156,10 +163,8 @@ ls_status ls__job_make_routes(ls__job_building *b)
     b->gradient = b->activation + stages;
     for (int i = 0; i + 1 < b->s->stages; i++) {
         const int here = b->s->rank_of[i], there = b->s->rank_of[i + 1];
-        const double bytes = ls__job_boundary_bytes(b);
-        b->activation[i] = ls__job_on_cores(b, here, ls__job_route_between(b, here, there, bytes));
-        b->gradient[i + 1] =
-            ls__job_on_cores(b, there, ls__job_route_between(b, there, here, bytes));
+        b->activation[i] = message_route(b, here, there);
+        b->gradient[i + 1] = message_route(b, there, here);
     }
     return LS_OK;
 }
@@ -169,6 +174,11 @@ double ls__job_crowding(const ls__job_building *b)
     const int ranks = ls__sim_job_ranks(b->job), host = b->job->cluster.level[0].count;
     const double here = ranks < host ? ranks : host;
     return b->job->cores > 0.0 && here > b->job->cores ? here / b->job->cores : 1.0;
+}
+
+double ls__job_wait(const ls__job_building *b)
+{
+    return ls__job_crowding(b) > 1.0 ? b->job->device.wait : 0.0;
 }
 
 bool ls__job_has_processors(const ls__sim_job *job)

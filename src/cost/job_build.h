@@ -73,6 +73,8 @@ ls_status ls__job_make_routes(ls__job_building *b);
 bool ls__job_is_within(const ls__job_building *b, const ls__sim_route *route);
 /* How many ranks of a host share a core where all of them work; 1 at least. */
 double ls__job_crowding(const ls__job_building *b);
+/* Seconds of a core that a rank loses in a collective, where ranks share it. */
+double ls__job_wait(const ls__job_building *b);
 bool ls__job_has_processors(const ls__sim_job *job);
 ls_status ls__job_make_processors(ls__job_building *b);
 

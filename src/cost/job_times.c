@@ -78,7 +78,8 @@ static void measure_tp(ls__job_building *b)
     const ls__collective_cost cost = ls__job_all_reduce(b, LS__ALONG_TP);
     const double keys = cost.sent * ls__gpt_shared_keys(&job->use) * job->use.width;
     ls__job_add_rings(b, -1, LS__ALONG_TP);
-    b->tp_sum = ls__traffic_seconds(&b->traffic, cost.sent * bytes, cost.messages);
+    b->tp_sum = ls__traffic_seconds(&b->traffic, cost.sent * bytes, cost.messages) +
+                (cost.messages > 0 ? ls__job_wait(b) : 0.0);
     for (int experts = 0; experts <= 1; experts++) {
         const double sums = sums_of_layer(&job->use, experts == 1);
         b->tp_layer[experts] = sums * b->tp_sum;
@@ -89,7 +90,8 @@ static void measure_tp(ls__job_building *b)
 }
 
 /* In each of cp - 1 rounds a rank sends two tensors, in backward with their gradients four, while
- * it computes one part of the attention in cp, in backward twice as long. */
+ * it computes one part of the attention in cp, in backward twice as long; after the last one
+ * gradients go home. */
 static void measure_cp(ls__job_building *b)
 {
     const ls__sim_job *job = b->job;
@@ -102,8 +104,9 @@ static void measure_cp(ls__job_building *b)
     ls__job_add_rings(b, -1, LS__ALONG_CP);
     const double there = ls__traffic_seconds(&b->traffic, bytes, 1),
                  back = ls__traffic_seconds(&b->traffic, 2.0 * bytes, 1);
-    b->cp_forward = (n - 1) * fmax(0.0, there - part);
-    b->cp_backward = (n - 1) * fmax(0.0, back - 2.0 * part);
+    const double message = n > 1 && within ? job->device.message : 0.0;
+    b->cp_forward = (n - 1) * (fmax(0.0, there - part) + message);
+    b->cp_backward = (n - 1) * (fmax(0.0, back - 2.0 * part) + message) + message;
     b->cp_bytes = (2.0 + forward_count(job)) * (n - 1) * bytes;
 }
 
@@ -117,7 +120,8 @@ static void measure_ep(ls__job_building *b)
         ls__collective_of(LS__COLLECTIVE_EXCHANGE, n, job->count, b->env);
     const double bytes = ls__gpt_activation(&job->use) * (double)g->top_k * job->use.width;
     ls__job_add_rings(b, -1, LS__ALONG_EP);
-    b->ep_layer = 2.0 * ls__traffic_seconds(&b->traffic, cost.sent * bytes, cost.messages);
+    b->ep_layer = 2.0 * (ls__traffic_seconds(&b->traffic, cost.sent * bytes, cost.messages) +
+                         (n > 1 ? ls__job_wait(b) : 0.0));
     b->ep_bytes = 2.0 * (1.0 + forward_count(job)) * cost.sent * bytes;
 }
 

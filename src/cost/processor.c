@@ -33,7 +33,8 @@ static ls_status fail_item(const char *what, const char *item, size_t length)
     return ls__fail(LS_ERR_FORMAT,
                     "%s: \"%.*s\" is not a speed of a device; give its speed as 312tflop, its "
                     "memory's as 2039gbyte, or matmul M N K TIME or attention ROWS CONTEXT WIDTH "
-                    "TIME, such as matmul 8192 6144 2048 0.92ms",
+                    "TIME, such as matmul 8192 6144 2048 0.92ms, or message or wait "
+                    "TIME",
                     what, (int)(length < 60 ? length : 60), item);
 }
 
@@ -64,10 +65,34 @@ static bool parse_point(const char *word, const char *item, size_t length, ls__p
     return out->seconds > 0.0;
 }
 
+/* By which points are ordered, and found. */
+static double size_of(const ls__processor_points *of, int64_t m, int64_t n, int64_t k)
+{
+    return work_of(of->by_row ? 1 : m, n, k);
+}
+
 static int by_work(const void *a, const void *b)
 {
     const ls__processor_point *p = a, *q = b;
     const double x = work_of(p->m, p->n, p->k), y = work_of(q->m, q->n, q->k);
+    return (x > y) - (x < y);
+}
+
+/* "wait 15us", of which `word` is the first, with a space. */
+static bool parse_time(const char *word, const char *item, size_t length, double *out)
+{
+    const size_t before = strlen(word);
+    const double seconds = length > before && memcmp(item, word, before) == 0
+                               ? ls__seconds_parse(item + before, length - before)
+                               : -1.0;
+    *out = seconds >= 0.0 ? seconds : *out;
+    return seconds >= 0.0;
+}
+
+static int by_row(const void *a, const void *b)
+{
+    const ls__processor_point *p = a, *q = b;
+    const double x = work_of(1, p->n, p->k), y = work_of(1, q->n, q->k);
     return (x > y) - (x < y);
 }
 
@@ -86,6 +111,10 @@ static ls_status add_item(const char *what, const char *item, size_t length, ls_
     ls__processor_point point;
     const double flops = ls__flops_parse(item, length),
                  memory = ls__amount_parse(item, length, true);
+    if (parse_time("message ", item, length, &out->message) ||
+        parse_time("wait ", item, length, &out->wait)) {
+        return LS_OK;
+    }
     if (flops > 0.0) {
         out->flops = flops;
     } else if (memory > 0.0) {
@@ -108,7 +137,8 @@ static void rate_points(const ls__processor *d, ls__processor_points *points, ro
         ls__processor_point *p = &points->point[i];
         p->efficiency = of(d, p->m, p->n, p->k) / p->seconds;
     }
-    qsort(points->point, (size_t)points->count, sizeof *points->point, by_work);
+    qsort(points->point, (size_t)points->count, sizeof *points->point,
+          points->by_row ? by_row : by_work);
 }
 
 ls_status ls__processor_parse(const char *what, const char *text, size_t bytes, int width,
@@ -117,7 +147,7 @@ ls_status ls__processor_parse(const char *what, const char *text, size_t bytes, 
     ls__items items = {.text = text, .bytes = bytes};
     const char *item;
     size_t length;
-    *out = (ls__processor){.width = width};
+    *out = (ls__processor){.width = width, .attention.by_row = true};
     while (ls__items_next(&items, &item, &length)) {
         LS_TRY(add_item(what, item, length, out));
     }
@@ -135,14 +165,14 @@ static double efficiency_at(const ls__processor_points *points, double wanted)
 {
     const ls__processor_point *p = points->point;
     int i = 0;
-    while (i < points->count && work_of(p[i].m, p[i].n, p[i].k) < wanted) {
+    while (i < points->count && size_of(points, p[i].m, p[i].n, p[i].k) < wanted) {
         i++;
     }
     if (i == 0 || i == points->count) {
         return p[i == 0 ? 0 : i - 1].efficiency;
     }
-    const double low = log(work_of(p[i - 1].m, p[i - 1].n, p[i - 1].k));
-    const double high = log(work_of(p[i].m, p[i].n, p[i].k));
+    const double low = log(size_of(points, p[i - 1].m, p[i - 1].n, p[i - 1].k));
+    const double high = log(size_of(points, p[i].m, p[i].n, p[i].k));
     const double share = (log(wanted) - low) / (high - low);
     return p[i - 1].efficiency + share * (p[i].efficiency - p[i - 1].efficiency);
 }
@@ -156,7 +186,7 @@ static double seconds_by(const ls__processor_points *points, double least, int64
             return p->seconds;
         }
     }
-    return points->count == 0 ? least : least / efficiency_at(points, work_of(m, n, k));
+    return points->count == 0 ? least : least / efficiency_at(points, size_of(points, m, n, k));
 }
 
 double ls__processor_matmul(const ls__processor *d, int64_t m, int64_t n, int64_t k)

@@ -211,6 +211,25 @@ TEST(sequences_that_ranks_share_go_around_a_ring_beside_attention)
 }
 
 /* Every second layer has experts, whose gradients are not summed over ep. */
+/* Of a layer of 32 tokens on the last of two ranks. Forward packs keys and values (4 elements of a
+ * token's dim are read or written), copies the queries twice (4) and halves of keys and values (2),
+ * adds up two results (7) and gives them (3). */
+TEST(a_ring_copies_what_it_computes_with)
+{
+    ls__sim_job job = job_of(1, 1, 1, FAST);
+    const ls__processor *d = &job.device;
+    job.use.cp = 2;
+    const ls__stage_times layer = ls__gpt_layer_times(&job.use, d, false);
+    const double attention = ls__gpt_attention_time(&job.use, d);
+    const double products =
+        ls__processor_matmul(d, 32, 192, 64) + ls__processor_matmul(d, 32, 64, 64) +
+        ls__processor_matmul(d, 32, 256, 64) + ls__processor_matmul(d, 32, 64, 256);
+    const double token = ls__processor_bytes(d, 32 * 64 * 4);
+    CHECK_NEAR(layer.forward, products + attention + (18 + 20) * token, 1e-12);
+    CHECK_NEAR(layer.input, products + 2 * attention + (24 + 34) * token, 1e-12);
+    CHECK_NEAR(attention, 2 * ls__processor_attention(d, 32 * 8, 16, 8), 1e-15);
+}
+
 TEST(experts_exchange_rows_and_keep_their_gradients)
 {
     ls__sim_job job = job_of(1, 1, 1, "4:1gbyte");
@@ -506,7 +525,40 @@ TEST(ranks_that_share_cores_gather_parameters_with_them)
     const double alone = step_of(&job).gather;
     job.cores = apart.cores = 2.0;
     CHECK_NEAR(step_of(&job).gather / alone, 4.0, 1e-9);
+    job.cluster.level[0].bandwidth = 1e15; /* its memory is slower */
+    const double bytes = 0.875 * 4 * ls__gpt_parameters(&job.use.model);
+    CHECK_NEAR(step_of(&job).gather / (4 * ls__processor_bytes(&job.device, 2 * bytes)), 1.0, 1e-9);
     CHECK_NEAR(step_of(&apart).gather, alone, 1e-9);
+}
+
+/* Each sum over tp waits once, with the time of a core that two ranks share. */
+TEST(ranks_that_share_cores_lose_time_when_they_wait)
+{
+    ls__sim_job job = job_of(1, 1, 4, "4:1gbyte");
+    job.cores = 2.0;
+    const double sums = step_of(&job).tp;
+    job.device.wait = 1e-3;
+    CHECK_NEAR(step_of(&job).tp - sums, 2e-3 * 8 * (8 * 4 + 2), 1e-9);
+    job.cores = 4.0;
+    const double enough = step_of(&job).tp;
+    job.device.wait = 0.0;
+    CHECK_NEAR(step_of(&job).tp, enough, 0.0);
+}
+
+/* In a ring of four ranks three messages, in backward one more; over a cut one in each direction,
+ * of which a micro-batch after the other waits. Between hosts links have a latency of their own. */
+TEST(messages_within_a_host_take_their_time)
+{
+    ls__sim_job ring = job_of(1, 1, 1, "4:1000gbyte"), cut = job_of(1, 2, 1, "2:1000gbyte");
+    ring.cp = (ls__sim_axis){4, 1};
+    ring.use.cp = 4;
+    cut.spec.micro_batches = 1;
+    const double rounds = step_of(&ring).cp, steps = step_of(&cut).step;
+    ring.device.message = cut.device.message = 1e-3;
+    CHECK_NEAR(step_of(&ring).cp - rounds, 1e-3 * 8 * 8 * (3 + 4), 1e-9);
+    CHECK_NEAR(step_of(&cut).step - steps, 2e-3, 1e-9);
+    CHECK_OK(ls__cluster_parse("test", "1:1000gbyte,2:1000gbyte", 23, &cut.cluster));
+    CHECK_NEAR(step_of(&cut).step, steps, 1e-9);
 }
 
 /* Sums within a host are work of its cores: they take what they take, times what shares the cores,

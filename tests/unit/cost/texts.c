@@ -208,6 +208,27 @@ TEST(attention_has_its_own_measured_times)
     CHECK_NEAR(ls__processor_matmul(&p, 10000, 1000, 1000), 40e-3, 1e-12);
 }
 
+TEST(messages_and_waits_take_times)
+{
+    ls__processor p;
+    CHECK_OK(parse_speed("1tflop,1tbyte", &p));
+    CHECK(p.message == 0.0 && p.wait == 0.0);
+    CHECK_OK(parse_speed("1tflop,1tbyte,message 30us,wait 0.015ms", &p));
+    CHECK_NEAR(p.message, 30e-6, 1e-15);
+    CHECK_NEAR(p.wait, 15e-6, 1e-15);
+}
+
+/* However many rows there are: 100 keys are as efficient as was measured with few rows. */
+TEST(attention_to_few_keys_is_as_efficient_as_one_of_its_rows)
+{
+    ls__processor p;
+    CHECK_OK(parse_speed("1tflop,1000tbyte,attention 100000 1000 1000 800ms,"
+                         "attention 100 100 1000 0.16ms",
+                         &p));
+    CHECK_NEAR(ls__processor_attention(&p, 100000, 100, 1000), 160e-3, 1e-9);
+    CHECK_NEAR(ls__processor_attention(&p, 10, 1000, 1000), 80e-6, 1e-12);
+}
+
 TEST(processors_that_are_none_are_refused)
 {
     static const char *const bad[] = {"fast",
@@ -223,7 +244,10 @@ TEST(processors_that_are_none_are_refused)
                                       "matmul 1 2 3 4 5ms",
                                       "attention 1 2 3",
                                       "attention 1 2 0 4ms",
-                                      "attentions 1 2 3 4ms"};
+                                      "attentions 1 2 3 4ms",
+                                      "wait",
+                                      "wait 5",
+                                      "message 5us 6us"};
     ls__processor p;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         if (parse_speed(bad[i], &p) != LS_ERR_FORMAT) {
@@ -232,7 +256,7 @@ TEST(processors_that_are_none_are_refused)
         CHECK_SAYS(ls_error_message(),
                    "%s: \"%.*s\" is not a speed of a device; give its speed as 312tflop, its "
                    "memory's as 2039gbyte, or matmul M N K TIME or attention ROWS CONTEXT WIDTH "
-                   "TIME, such as matmul 8192 6144 2048 0.92ms");
+                   "TIME, such as matmul 8192 6144 2048 0.92ms, or message or wait TIME");
     }
     CHECK_STATUS(parse_speed("312tflop", &p), LS_ERR_FORMAT);
     CHECK_SAYS(ls_error_message(),
