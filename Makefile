@@ -146,12 +146,12 @@ compare-generation: build
 
 # What lockstep sim predicts for steps on 1 to 8 ranks of this machine, beside what they take.
 compare-sim: build
-	ninja -C $(BUILD) bench/dev/kernels bench/dev/overlap
+	ninja -C $(BUILD) bench/dev/kernels bench/dev/meet bench/dev/overlap
 	bench/compare_sim.py --build $(BUILD) $(if $(ROW),--row $(ROW)) $(ARGS)
 
 # Every runnable plan of a small GPT on 4 ranks beside the one that lockstep plan auto finds: 45 minutes; ARGS="--every 100".
 compare-plan: build
-	ninja -C $(BUILD) bench/dev/kernels bench/dev/plans
+	ninja -C $(BUILD) bench/dev/kernels bench/dev/meet bench/dev/plans
 	bench/plan_regret.py --build $(BUILD) $(ARGS)
 
 # A step beside busy processes, and the same step with threads that never spin.

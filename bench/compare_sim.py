@@ -7,7 +7,7 @@ TCP, and on two ranks over 1 Gbit/s.
 
 What the model needs is measured on other things than those that are judged, in as many processes at the same time as the row has
 ranks: matrix products and attention of a smaller GPT by one thread (the device's efficiency by size), its norms, sums, GELU and
-optimizer (its memory). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP, at 1 Gbit/s as
+optimizer (its memory), and what a collective and a message cost between computations (bench/dev/meet). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP, at 1 Gbit/s as
 well, how much longer a computation takes beside one (the bytes that a core moves in a second). Cores that ranks share are part of
 the model (--cores).
 Kernels and the job take turns within a round, each round measures all once more, and a row is the median; an error is the
@@ -44,8 +44,8 @@ ROWS = ["dp-1/shm", "dp-2/shm", "dp-4/shm", "dp-8/shm", "dp-2/tcp", "dp-4/tcp", 
 
 # ---- calibration --------------------------------------------------------------------------------
 
-def run(command):
-    done = subprocess.run(list(map(str, command)), text=True, capture_output=True)
+def run(command, more={}):
+    done = subprocess.run(list(map(str, command)), text=True, capture_output=True, env=dict(os.environ, **more))
     if done.returncode != 0:
         raise Refused(f"{' '.join(map(str, command[:4]))}: {done.stderr.strip()[-300:]}")
     return done.stdout
@@ -87,17 +87,21 @@ def products_of(times, rows, dim):
         yield from ((*size, times[f"{layer} {part}"]) for part, size in sizes.items() if f"{layer} {part}" in times)
 
 
-def device_text(measured, dim, context):
-    """The lines of --device of (rows, times), the largest rows first: products, no product's speed exceeded, attention, and
-    memory, that of the largest rows. The model has twice the forward of attention in backward."""
-    products = [product for rows, times in measured for product in products_of(times, rows, dim)]
+def device_text(measured, dim):
+    """The lines of --device of (rows, context, times), the largest rows first: products, no product's speed exceeded, attention,
+    and memory, that of the largest rows. The model has twice the forward of attention in backward. Products that were measured
+    once more with another context count once."""
+    of_rows = {}
+    for rows, _, times in measured:
+        of_rows.setdefault(rows, times)
+    products = [product for rows, times in of_rows.items() for product in products_of(times, rows, dim)]
     speed = max(2 * m * n * k / seconds for m, n, k, seconds in products)
-    rows, times = measured[0]
+    rows, _, times = measured[0]
     moved = 4 * rows * dim * sum(count * elements for count, elements in POINTWISE.values())
     memory = moved / sum(count * times[name] for name, (count, _) in POINTWISE.items())
     lines = [f"{speed * 1.001e-9:.3f}gflop", f"{memory * 1e-9:.3f}gbyte"]
     lines += [f"attention {rows * HEADS} {context} {dim // HEADS} {sum(times[name] for name in ATTENTION) / 3 * 1e6:.3f}us"
-              for rows, times in measured]
+              for rows, context, times in measured]
     return "\n".join(lines + [f"matmul {m} {n} {k} {seconds * 1e6:.3f}us" for m, n, k, seconds in products]) + "\n"
 
 
@@ -108,21 +112,46 @@ def kernels_once(options, ranks, rows, dim, context):
     return slowest([copy.communicate()[0] for copy in copies])
 
 
+MEETINGS = {"wait": "sum", "message": "shift"}
+MEETING = (300, 4096, 5)  # microseconds between meetings, bytes, rounds
+
+
+def hosts_of(link):
+    """Over TCP each rank is on a host of its own."""
+    return {} if isinstance(link, Wire) or link.transport == "shm" else {"LOCKSTEP_HOSTS": "64"}
+
+
+def meeting_of(options, link, ranks, kind):
+    """Seconds of a core that a collective or a message takes a rank besides a computation; 0: it meets nobody."""
+    command = [options.build / "lockstep", "run", "-n", ranks, options.build / "bench" / "dev" / "meet", MEETINGS[kind], *MEETING]
+    return meeting_seconds(run(command, hosts_of(link)), max(1.0, ranks / os.cpu_count())) if ranks > 1 else 0.0
+
+
+def meeting_seconds(said, crowding):
+    rounds = [tuple(map(float, pair)) for pair in re.findall(r"ROUND ([\d.]+) ([\d.]+)", said)]
+    return max(0.0, statistics.median(meets - alone for alone, meets in rounds) * 1e-6 / crowding)
+
+
 def typical(passes):
     return {name: statistics.median(each[name] for each in passes) for name in passes[0]}
 
 
-def device_of(options, folder, ranks, tokens, dim, context, between=lambda: None):
+def device_of(options, link, folder, ranks, tokens, dim, context, between=lambda: None):
     """For a network of `dim`, that of half of it: products of twice its tokens, whose activations have as many bytes, and of a
-    quarter, for what tp and micro-batches make smaller. `between` is called after each pass."""
-    sizes = (2 * tokens, max(context, tokens // 4))
-    passes = {rows: [] for rows in sizes}
+    quarter, for what tp and micro-batches make smaller; attention also to a quarter of the keys, for what cp does. `between` is
+    called after each pass."""
+    quarter = max(context, tokens // 4)
+    sizes = ((2 * tokens, context), (quarter, context), (quarter, max(16, context // 4)))
+    passes, meetings = {size: [] for size in sizes}, {kind: [] for kind in MEETINGS}
     for _ in range(PASSES):
-        for rows in sizes:
-            passes[rows].append(kernels_once(options, ranks, rows, dim // 2, context))
+        for size in sizes:
+            passes[size].append(kernels_once(options, ranks, size[0], dim // 2, size[1]))
+        for kind, times in meetings.items():
+            times.append(meeting_of(options, link, ranks, kind))
         between()
     path = folder / "device"
-    path.write_text(device_text([(rows, typical(passes[rows])) for rows in sizes], dim // 2, context))
+    path.write_text(device_text([(*size, typical(passes[size])) for size in sizes], dim // 2) +
+                    "".join(f"{kind} {statistics.median(times) * 1e6:.3f}us\n" for kind, times in meetings.items()))
     return path
 
 
@@ -171,10 +200,9 @@ def job_options(axis, ranks):
 
 def launched(options, link, command, ranks):
     """The job of a program on this link; a rank computes with one thread."""
-    hosts = {} if isinstance(link, Wire) or link.transport == "shm" else {"LOCKSTEP_HOSTS": "64"}
     commands = (link.jobs(options.build, command) if isinstance(link, Wire)
                 else [[options.build / "lockstep", "run", "-n", ranks, *command]])
-    return Job(commands, dict(os.environ, LOCKSTEP_THREADS="1", **hosts))
+    return Job(commands, dict(os.environ, LOCKSTEP_THREADS="1", **hosts_of(link)))
 
 
 def seconds_of(line):
@@ -218,7 +246,7 @@ def measure(options, folder, row):
         for _ in range(options.rounds):
             steps = []
             cluster = cluster_of(ranks, link_cluster(options, link, folder), isinstance(link, Wire))
-            device = device_of(options, folder, ranks, BATCH * MODEL["context"], MODEL["dim"], MODEL["context"],
+            device = device_of(options, link, folder, ranks, BATCH * MODEL["context"], MODEL["dim"], MODEL["context"],
                                lambda: steps.extend(steps_of(options, link, axis, ranks, folder)))
             pairs.append((predicted_ms(options, axis, ranks, *cluster, device), 1e3 * statistics.median(steps)))
     return row_of(row, pairs)

@@ -173,7 +173,7 @@ def main():
         folder = pathlib.Path(name)
         short_text(folder)
         cluster, cores = cluster_of(options.ranks, link_cluster(options, link, folder), False)
-        device = device_of(options, folder, options.ranks, options.batch * options.context, options.dim, options.context)
+        device = device_of(options, link, folder, options.ranks, options.batch * options.context, options.dim, options.context)
         plans = every_plan(options, folder, cluster, cores, device)
         print(f"{len(plans) - 1} plans and the search's on {cluster}, {cores} cores", flush=True)
         base = train(options, NARROW, folder, "--batch", 1)[1]

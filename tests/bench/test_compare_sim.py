@@ -32,15 +32,25 @@ AdamW [rows*4dim]                      2800.0 us
 def the_device_is_what_kernels_of_another_network_took():
     """Of the slowest of copies that ran at the same time. An element of [rows,dim] takes 100 us each time it is read or written."""
     slower = re.sub(r"(\d+\.\d) us", lambda found: f"{3 * float(found[1]):.1f} us", KERNELS)
-    lines = compare_sim.device_text([(1024, compare_sim.slowest([KERNELS]))], 128, 64).splitlines()
+    lines = compare_sim.device_text([(1024, 64, compare_sim.slowest([KERNELS]))], 128).splitlines()
     assert lines[:3] == ["1007.640gflop", "5.243gbyte", "attention 4096 64 32 60.000us"], lines
     assert lines[3:] == ["matmul 1024 384 128 100.000us", "matmul 1024 128 384 200.000us", "matmul 128 512 1024 400.000us"], lines
     fast = compare_sim.slowest([KERNELS])
-    lines = compare_sim.device_text([(1024, compare_sim.slowest([KERNELS, slower])), (256, fast)], 128, 64).splitlines()
+    lines = compare_sim.device_text([(1024, 64, compare_sim.slowest([KERNELS, slower])), (256, 64, fast)], 128).splitlines()
     assert lines[1:5] == ["1.748gbyte", "attention 4096 64 32 180.000us", "attention 1024 64 32 60.000us",
                           "matmul 1024 384 128 300.000us"], lines
     assert lines[7:] == ["matmul 256 384 128 100.000us", "matmul 256 128 384 200.000us", "matmul 128 512 256 400.000us"], lines
+    again = compare_sim.device_text([(1024, 64, fast), (1024, 16, fast)], 128).splitlines()
+    assert again[2:4] == ["attention 4096 64 32 60.000us", "attention 4096 16 32 60.000us"], again
+    assert len(again) == 7, again
     assert compare_sim.MODEL["dim"] // 2 == 128, "products of the network that is judged calibrate nothing"
+
+
+@test
+def a_meeting_costs_what_computations_take_longer():
+    said = "".join(f"[0] ROUND 600.00 {meets:.2f}\n" for meets in (680.0, 700.0, 1000.0))
+    assert round(compare_sim.meeting_seconds(said, 2.0) * 1e6, 6) == 50.0, compare_sim.meeting_seconds(said, 2.0)
+    assert compare_sim.meeting_seconds("[0] ROUND 600.00 590.00\n", 2.0) == 0.0, "noise costs nothing"
 
 
 @test
