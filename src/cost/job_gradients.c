@@ -177,18 +177,27 @@ static double gather_layer(ls__job_building *b, int rank, int layer)
     return gather_seconds(b, rank, one.dense, false) + gather_seconds(b, rank, one.expert, true);
 }
 
+/* The cores of a host that gather compute nothing meanwhile. */
+static bool hides_gathers(ls__job_building *b, int rank)
+{
+    ls__job_add_rings(b, rank, LS__ALONG_DATA);
+    const ls__sim_route route = ls__traffic_route(&b->traffic, 1.0, 1);
+    return !(b->job->cores > 0.0 && ls__job_is_within(b, &route));
+}
+
 /* With zero 3: the first layer's, and what the computation before a layer does not hide of its
  * own. */
 static double gather_beside(ls__job_building *b, int stage, bool backward)
 {
     const int rank = b->s->rank_of[stage], from = ls__job_first_layer(b, stage);
     const int layers = ls__job_layers(b, stage);
+    const bool hides = hides_gathers(b, rank);
     double waits = gather_seconds(b, rank, end_parameters(b, stage), false), before = 0.0;
     for (int i = 0; i < layers; i++) {
         const int layer = backward ? from + layers - 1 - i : from + i;
         const ls__stage_times t = ls__job_layer_times(b, layer);
         waits += fmax(0.0, gather_layer(b, rank, layer) - before);
-        before = backward ? t.backward : t.forward;
+        before = !hides ? 0.0 : backward ? t.backward : t.forward;
     }
     return waits;
 }
