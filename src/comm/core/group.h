@@ -10,6 +10,7 @@
 #include "comm/core/comm.h"
 #include "comm/core/work.h"
 #include "comm/memory/control.h"
+#include "comm/program/program.h"
 
 #define LS__GROUP_NAME_MAX 32
 
@@ -44,9 +45,8 @@ typedef struct ls__group_inbox {
     uint64_t submitted; /* lock: so far */
 } ls__group_inbox;
 
-/* Which operations have used the slots of the stages (engine/). */
+/* Which slices have used the slots of STAGE (engine/). */
 typedef struct ls__group_stage {
-    uint64_t wide[LS__WIDE_SLOTS];        /* lock: the last operation that used the slot; 0: none */
     uint64_t slices;                      /* progress: STAGE slices used so far */
     uint64_t slot_slice[LS__SLICE_SLOTS]; /* progress: the last one of each slot; 0: none */
 } ls__group_stage;
@@ -133,6 +133,14 @@ uint64_t ls__group_agreement(const ls_group *group);      /* its key, base/runti
 void ls__group_use(ls_group *group, ls__group_user user, int change);
 /* The error of freeing a group that something still uses. Both in users.c. */
 ls_status ls__group_check_unused(const ls_group *group, const char *caller);
+
+/* Note [Changing places] */
+static inline bool ls__changes_places(const ls_group *group, const ls__program *program)
+{
+    const ls__operation_traits *traits = ls__operation_traits_of(program->operation);
+    return group->size == 2 && !group->has_remote && program->fences == 1 && !traits->has_root &&
+           !traits->scans;
+}
 
 /* Adds to a counter of the group. */
 static inline void ls__count(_Atomic uint64_t *counter, uint64_t amount)

@@ -29,14 +29,23 @@ static inline unsigned char *ls__small_stage(const ls_group *group, int member, 
     return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
 }
 
+/* A ls__place of the small stages (LS__SMALL_BYTES) or the wide ones, for the member. */
+static inline unsigned char *ls__place_at(const ls_group *group, int member, uint64_t sequence,
+                                          unsigned place)
+{
+    const bool other = (place & LS__PLACE_OTHER) != 0;
+    const int owner = other ? 1 - member : member;
+    place &= ~LS__PLACE_OTHER;
+    return place == LS__PLACE_SMALL ? ls__small_stage(group, owner, sequence)
+                                    : group->member[owner].control->wide[place - LS__PLACE_WIDE];
+}
+
 /* Where the member has published the data of a one-shot operation. */
 static inline unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
 {
     ls__post *post = ls__post_slot(group, member, sequence);
     const unsigned place = post->line.place;
-    return place == LS__PLACE_LINE    ? post->line.data
-           : place == LS__PLACE_SMALL ? ls__small_stage(group, member, sequence)
-                                      : group->member[member].control->wide[place - LS__PLACE_WIDE];
+    return place == LS__PLACE_LINE ? post->line.data : ls__place_at(group, member, sequence, place);
 }
 
 /* lock; writes all that belongs to an announcement except the stamp, which must follow at once. */

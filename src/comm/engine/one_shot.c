@@ -66,15 +66,22 @@ static size_t bytes_of(const ls_work *work)
     return (size_t)work->count * work->element;
 }
 
-/* From the start of the ref's buffer. A block of STAGE begins on a cache line. */
+/* Note [Changing places] */
+static bool changes_places(const ls_work *work)
+{
+    return ls__changes_places(work->group, work->plan->program);
+}
+
+/* From the start of the ref's buffer. A block of STAGE begins on a cache line; where ranks change
+ * places there is only one. */
 static size_t offset_of(const ls_work *work, ls__ref ref)
 {
-    if (!work->plan->blocks[ref.buffer]) {
+    const bool staged = ref.buffer == LS__BUFFER_STAGE;
+    if (!work->plan->blocks[ref.buffer] || (staged && changes_places(work))) {
         return 0;
     }
     const size_t block = bytes_of(work);
-    return (size_t)ref.chunk *
-           (ref.buffer == LS__BUFFER_STAGE ? ls__round_up(block, LS__CACHE_LINE) : block);
+    return (size_t)ref.chunk * (staged ? ls__round_up(block, LS__CACHE_LINE) : block);
 }
 
 size_t ls__one_shot_bytes(const ls_group *group, ls__operation operation, size_t bytes)
@@ -101,16 +108,20 @@ static void copy_block(const ls_work *work, unsigned char *base, ls__ref dst,
     }
 }
 
-/* lock; of the wide stage, the slot that was used longer ago. */
-static int wide_slot(const ls_group *group)
+bool ls__one_shot_has_wide(ls_group *group)
 {
-    return group->stage.wide[0] <= group->stage.wide[1] ? 0 : 1;
+    return ls__post_room(group, group->sequence + 1, LS__WIDE_SLOTS);
 }
 
-bool ls__one_shot_has_wide(const ls_group *group)
+/* Where this rank publishes the operation's data if they are not in the line. */
+static uint8_t place_of(const ls_work *work, uint64_t sequence)
 {
-    const uint64_t used = group->stage.wide[wide_slot(group)];
-    return used <= group->room_until || used <= group->finished_seen;
+    const size_t bytes = ls__one_shot_bytes(work->group, work->operation, bytes_of(work));
+    const bool wide = bytes > LS__SMALL_BYTES;
+    const uint64_t slots = wide ? LS__WIDE_SLOTS : LS__SMALL_SLOTS;
+    const bool other = changes_places(work) && sequence / slots % 2 != 0;
+    return (uint8_t)((wide ? LS__PLACE_WIDE + sequence % slots : LS__PLACE_SMALL) |
+                     (other ? LS__PLACE_OTHER : 0));
 }
 
 void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
@@ -120,17 +131,10 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
     const size_t bytes = bytes_of(work);
     LS_ASSERT(plan->one_shot);
     const uint64_t sequence = work->descriptor.sequence;
-    unsigned char *stage = ls__small_stage(group, group->rank, sequence);
-    line->place = LS__PLACE_SMALL;
-    if (!plan->blocks[LS__BUFFER_STAGE] && bytes <= LS__PAIR_BYTES) {
-        line->place = LS__PLACE_LINE;
-        stage = line->data;
-    } else if (ls__one_shot_bytes(group, work->operation, bytes) > LS__SMALL_BYTES) {
-        const int slot = wide_slot(group);
-        line->place = (uint8_t)(LS__PLACE_WIDE + slot);
-        stage = group->own->wide[slot];
-        group->stage.wide[slot] = sequence;
-    }
+    const bool in_line = !plan->blocks[LS__BUFFER_STAGE] && bytes <= LS__PAIR_BYTES;
+    line->place = in_line ? LS__PLACE_LINE : place_of(work, sequence);
+    unsigned char *stage =
+        in_line ? line->data : ls__place_at(group, group->rank, sequence, line->place);
     size_t used = 0; /* of the stage */
     for (int s = 0; s < plan->first_step - 1 && bytes > 0; s++) {
         const ls__step *step = &program->steps[s];
@@ -141,7 +145,7 @@ void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line)
                    own_block(work, program->refs[step->first_src]));
         used = end > used ? end : used;
     }
-    LS_ASSERT(used <= (line->place < LS__PLACE_WIDE ? LS__SMALL_BYTES : LS__WIDE_BYTES));
+    LS_ASSERT(used <= LS__WIDE_BYTES);
     line->one_shot = 1 + (uint32_t)used;
 }
 
@@ -301,7 +305,7 @@ static void fetch_next(const ls_group *group, const ls_work *work)
     if (bytes > LS__LINE_BYTES && bytes <= LS__PAIR_BYTES) {
         LS__PREFETCH_WRITE(&post->line.data[LS__LINE_BYTES]);
     } else if (work->plan->first_step > 1 && bytes > LS__PAIR_BYTES) {
-        const unsigned char *stage = ls__small_stage(group, group->rank, next);
+        const unsigned char *stage = ls__place_at(group, group->rank, next, place_of(work, next));
         for (size_t at = 0; at < bytes && at < FETCH_BYTES; at += LS__CACHE_LINE) {
             LS__PREFETCH_WRITE(stage + at);
         }

@@ -13,7 +13,7 @@ size_t ls__one_shot_bytes(const ls_group *group, ls__operation operation, size_t
  * line of the announcement or in its slot of the small stage, and says so in the line. */
 void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line);
 /* lock and progress lock; whether peers have read what the next slot of the wide stage holds. */
-bool ls__one_shot_has_wide(const ls_group *group);
+bool ls__one_shot_has_wide(ls_group *group);
 /* progress lock; the steps after the fence, when all members have announced the same operation.
  * False: the user's operator failed, and so does the group; OUTPUT must not be used. */
 bool ls__one_shot_run(ls_group *group, const ls_work *work);

@@ -30,6 +30,14 @@
  * The slices of a staged operation take STAGE slots in turn and use one counter each (`slice`),
  * because a rank may be at fence 0 of a slice before fence 1 of the one before it.
  *
+ * Note [Changing places]
+ * What one rank stages and another reads goes from core to core twice: when it is read, and when
+ * its owner writes there again. Where the two ranks of a group stage for each other, each stages in
+ * the memory that it has read when the slot was used before, so that its lines are in its caches
+ * and go from core to core once: with every use of a slot the ranks change places, in the stages of
+ * both heaps. Nothing else waits for it: a slot is used again when both have finished what it was
+ * used for.
+ *
  * Note [Last arriver]
  * Whoever reaches a fence stores its stamp and then looks at the stamps of all members; if all are
  * there it rings the doorbells of those that sleep, otherwise it need not ring anybody. All these
@@ -75,8 +83,9 @@
 typedef enum ls__place {
     LS__PLACE_SMALL, /* in the small stage, in the operation's slot */
     LS__PLACE_LINE,  /* beside and behind the stamp */
-    LS__PLACE_WIDE   /* and the numbers behind: in the slots of the wide stage */
+    LS__PLACE_WIDE   /* and the number behind: in the slots of the wide stage */
 } ls__place;
+#define LS__PLACE_OTHER 0x80u /* added: in the heap of the other rank, Note [Changing places] */
 
 typedef struct ls__line {
     uint64_t key;      /* of the descriptor: ls__descriptor_key; 0: it has no key */

@@ -76,6 +76,12 @@ static bool runs_ahead(const ls_work *work)
     return work->operation == LS__OP_BROADCAST && !ls__is_crowded(work->group->comm);
 }
 
+/* Note [Slices]: whether a slice takes half of a slot, since twice as many slots are in use. */
+static bool takes_halves(const ls_work *work, const ls__program *program)
+{
+    return runs_ahead(work) || ls__changes_places(work->group, program);
+}
+
 /* Registered operations are not cut: every rank reads its peers in place. */
 int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 {
@@ -85,7 +91,7 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
     }
     switch (work->path) {
     case LS__PATH_STAGED:
-        return slice_max(work, program, LS__SLICE_BYTES / (runs_ahead(work) ? 2 : 1));
+        return slice_max(work, program, LS__SLICE_BYTES / (takes_halves(work, program) ? 2 : 1));
     case LS__PATH_MESSAGES:
         return slice_max(work, program, message_slice(program));
     default:
@@ -193,6 +199,19 @@ static unsigned char *at(unsigned char *base, int64_t elements, size_t element)
     return elements == 0 ? base : base + (size_t)elements * element;
 }
 
+/* Where ranks change places a slot holds one chunk, and each use of it is in the other heap: Note
+ * [Changing places]. */
+static unsigned char *stage_at(const ls__exec *exec, const ls__run *run, ls__ref ref)
+{
+    const ls_work *work = exec->work;
+    const bool changes = ls__changes_places(work->group, run->program);
+    const bool other = changes && run->slice / (uint64_t)exec->runs % 2 != 0;
+    unsigned char *slot = exec->stage[other ? 1 - ref.rank : ref.rank] +
+                          (size_t)ls__stage_slot(exec, run->slice) * LS__SLICE_BYTES;
+    const bool first = changes || is_gather(work->operation);
+    return at(slot, first ? 0 : ref.chunk * run->quantum, work->element);
+}
+
 unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref, int64_t *count)
 {
     const ls_work *work = exec->work;
@@ -215,9 +234,7 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
     case LS__BUFFER_OUTPUT:
         return at(exec->output[ref.rank], user_offset(work, run, ref), element);
     case LS__BUFFER_STAGE:
-        return at(exec->stage[ref.rank] +
-                      (size_t)ls__stage_slot(exec, run->slice) * LS__SLICE_BYTES,
-                  is_gather(work->operation) ? 0 : ref.chunk * run->quantum, element);
+        return stage_at(exec, run, ref);
     case LS__BUFFER_SCRATCH:
         if (work->count_of[0] == NULL) {
             *count = chunk_count(work, run, ref.chunk % run->program->chunks);

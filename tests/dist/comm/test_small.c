@@ -13,6 +13,7 @@
 #include <lockstep/store.h>
 
 #include "comm/core/group.h"
+#include "comm/core/post.h"
 #include "comm/memory/control.h"
 #include "values.h"
 
@@ -227,8 +228,7 @@ DIST_TESTS(each_kind_is_offered_by_, _ranks, 2, 5)
         int offers = 0;
         for (int i = 0; i < 20; i++) {
             offer_once((offered)what, own, LS__WIDE_BYTES / sizeof *own / 2, i, true);
-            const uint64_t *used = world->stage.wide;
-            offers += used[0] == world->sequence || used[1] == world->sequence;
+            offers += ls__post_slot(world, world->rank, world->sequence)->line.one_shot != 0;
         }
         CHECK(offers > 0);
     }
@@ -286,6 +286,63 @@ DIST_TEST(an_all_to_all_offered_otherwise_is_named, 2)
 {
     differing_offers(ALL_TO_ALL, 20000, "all_to_all #4 on group \"offers\" disagrees",
                      "rank 1 has float32[9999]");
+}
+
+/* ---- changing places ---------------------------------------------------------------------- */
+
+/* Note [Changing places] in src/comm/memory/control.h: what a rank has published lies where its
+ * peer's lay when the slot was used before. */
+DIST_TEST(two_ranks_change_places_in_the_small_stage, 2)
+{
+    enum { BYTES = 1000 };
+    ls_group *world = ls_world();
+    for (int round = 0; round < 5 * LS__SMALL_SLOTS; round++) {
+        fill(buf, ls_rank(), BYTES / 4, LS_FLOAT32, round);
+        CHECK_OK(ls_all_reduce(world, buf, out, BYTES / 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+        const uint64_t s = world->sequence;
+        const bool other = !world->has_remote && s / LS__SMALL_SLOTS % 2 != 0;
+        CHECK_INT(ls__post_slot(world, world->rank, s)->line.place,
+                  LS__PLACE_SMALL | (other ? LS__PLACE_OTHER : 0));
+        CHECK(memcmp(ls__small_place(world, world->rank, s), buf, BYTES) == 0);
+    }
+}
+
+enum { GATHERED = 75000 }; /* numbers of a rank: three slices */
+static float mine[GATHERED], both[2 * GATHERED];
+
+/* The last slice that this rank has staged. */
+static void check_stage(const ls_group *world)
+{
+    const int64_t slice = (int64_t)(LS__SLICE_BYTES / 2 / sizeof *mine);
+    const int64_t last = (GATHERED - 1) / slice * slice;
+    const uint64_t g = world->stage.slices;
+    const int owner = g / 2 % 2 != 0 ? 1 - world->rank : world->rank;
+    CHECK(memcmp(world->member[owner].control->stage[g % 2], mine + last,
+                 (size_t)(GATHERED - last) * sizeof *mine) == 0);
+}
+
+/* A handle is asked for, so nothing is offered; the sums and broadcasts between them keep their
+ * places, and these have four slots. */
+DIST_TEST(two_ranks_change_places_in_slices, 2)
+{
+    ls_group *world = ls_world();
+    for (int round = 0; round < 20; round++) {
+        ls_work *work = NULL;
+        for (int64_t i = 0; i < GATHERED; i++) {
+            mine[i] = (float)number_of(ls_rank(), i, round);
+        }
+        CHECK_OK(ls_all_gather(world, mine, both, GATHERED, LS_FLOAT32, NULL, &work));
+        CHECK_OK(ls_work_wait(work));
+        for (int64_t i = 0; i < 2 * GATHERED; i++) {
+            CHECK_NEAR(both[i], number_of((int)(i / GATHERED), i % GATHERED, round), 0);
+        }
+        if (!world->has_remote) {
+            check_stage(world);
+        }
+        for (int what = ALL_REDUCE; what <= REDUCE_SCATTER; what++) {
+            offer_once((offered)what, own, 60000 + round, round, false);
+        }
+    }
 }
 
 /* ---- others call otherwise ---------------------------------------------------------------- */

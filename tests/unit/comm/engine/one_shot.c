@@ -4,22 +4,25 @@
 #include "comm/core/group.h"
 #include "test.h"
 
-/* Of the two slots of the wide stage the one used longer ago is written again, which every member
- * must have read by then: by what was looked up, or by what was reported. */
+/* Operation 8 takes the slot of operation 6 in the wide stage, which every member must have read by
+ * then: by what was looked up, or by what was reported. */
 TEST(a_wide_slot_is_written_again_only_when_all_have_read_it)
 {
     static ls_group group;
-    group.stage.wide[0] = 7, group.stage.wide[1] = 5;
-    group.room_until = 4, group.finished_seen = 3;
+    static ls__control_block control;
+    static ls__group_member member = {.control = &control};
+    group.size = 1, group.member = &member;
+    group.sequence = 7;
+    group.room_until = 5, group.finished_seen = 4;
+    atomic_store(&control.finished, 5);
     CHECK(!ls__one_shot_has_wide(&group));
-    group.room_until = 5;
+    atomic_store(&control.finished, 6);
     CHECK(ls__one_shot_has_wide(&group));
-    group.room_until = 4, group.finished_seen = 5;
+    atomic_store(&control.finished, 0);
+    group.room_until = 5, group.finished_seen = 6;
     CHECK(ls__one_shot_has_wide(&group));
-    group.stage.wide[1] = 9; /* now the other one is the older */
+    group.sequence = 8;
     CHECK(!ls__one_shot_has_wide(&group));
-    group.finished_seen = 7;
-    CHECK(ls__one_shot_has_wide(&group));
 }
 
 TEST_MAIN
