@@ -127,15 +127,15 @@ static int64_t rows_of(int from, int to)
 
 static void exchange_rows(const char *device, result *out)
 {
-    int64_t counts[3], received[3], rows = 0;
+    int64_t counts[3], received[3], all = 0;
     LS_SCOPE;
     CHECK_OK(ls_device_use(device));
     for (int r = 0; r < ls_world_size(); r++) {
         counts[r] = rows_of(ls_rank(), r);
         received[r] = rows_of(r, ls_rank());
-        rows += counts[r];
+        all += counts[r];
     }
-    ls_tensor *x = numbers(LS_SHAPE(rows, COLUMNS), LS_VARYING, 1);
+    ls_tensor *x = numbers(LS_SHAPE(all, COLUMNS), LS_VARYING, 1);
     CHECK_OK(ls_set_requires_grad(x, true));
     ls_tensor *y = ls_redistribute_rows(x, "tp", counts, received);
     CHECK_OK(ls_tensor_status(y));
