@@ -26,7 +26,6 @@
 
 enum { PARTS_MAX = 40, CLASSES = 1024, SIDE = 224, CONVOLUTIONS = 4, HOST = 8, SHAPES_MAX = 8 };
 #define STATE_BYTES 16.0
-#define OPTIMIZER_BYTES 28.0 /* as cost/job_gradients.c */
 #define FLOAT 4.0
 
 typedef struct convolution {
@@ -165,7 +164,7 @@ static ls__inter_cost cost_with(const chain *c, int first, int end, int d, int c
         most = fmax(most, 2.0 * p->made / channels * FLOAT * (double)images);
     }
     const double once = all_reduce(c->m, d, channels, FLOAT * parameters) +
-                        ls__processor_bytes(&c->m->device, OPTIMIZER_BYTES * parameters);
+                        ls__processor_bytes(&c->m->device, LS__OPTIMIZER_BYTES * parameters);
     out.seconds = out.every = seconds + once / c->micro_batches;
     out.fixed = STATE_BYTES * parameters + most;
     return out;

@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-/* AdamW reads and writes p, m, v and reads g, in float32; the norm of the gradients has read g. */
-#define OPTIMIZER_BYTES 32.0
 #define AHEAD 2 /* layers whose parameters are whole at a time, with zero 3 */
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -147,7 +145,7 @@ double ls__job_optimizer(const ls__job_building *b, int rank)
     const double dense = b->job->zero > 0 ? ls__job_size(b->job, axes_of(false)) : 1.0,
                  expert = b->job->zero > 0 ? ls__job_size(b->job, axes_of(true)) : 1.0;
     const double own = all.dense / dense + all.expert / expert;
-    return ls__processor_bytes(&b->job->device, OPTIMIZER_BYTES * own +
+    return ls__processor_bytes(&b->job->device, LS__OPTIMIZER_BYTES * own +
                                                     cleared_bytes(b, all.dense + all.expert, own));
 }
 

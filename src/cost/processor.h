@@ -24,6 +24,9 @@
 #include <stdint.h>
 
 #define LS__PROCESSOR_POINTS_MAX 256
+/* That a step moves for a parameter: AdamW reads and writes p, m and v and reads g, in float32, and
+ * the norm of the gradients has read g. */
+#define LS__OPTIMIZER_BYTES 32.0
 
 typedef struct ls__processor_point {
     int64_t m, n, k;
