@@ -159,8 +159,53 @@ static ls_status measure_step(contender *c, int round)
         c->step_ms[round] = took;
         c->sent = sent;
     }
-    LS_TRY(round == rounds - 1 && c->mesh != NULL ? read_load(c) : LS_OK);
+    LS_TRY(round >= 0 && c->mesh != NULL ? read_load(c) : LS_OK);
     return ls_mesh_use(NULL);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static double tokens_a_second(const contender *c, int done)
+{
+    return (double)(ranks * batch * context) / ls__bench_median(c->step_ms, done) * 1e3;
+}
+
+static json_t *row_of(const contender *c, int form, int done, json_t *machine)
+{
+    return json_pack("{s:s, s:s, s:i, s:I, s:f, s:f, s:f, s:f, s:o, s:O}", "name", "experts",
+                     "model", names[form], "ranks", (int)ranks, "parameters",
+                     (json_int_t)c->parameters, "step_ms", ls__bench_median(c->step_ms, done),
+                     "tokens_per_second", tokens_a_second(c, done), "sent_bytes", c->sent, "load",
+                     c->load, "round_ms", ls__bench_list(c->step_ms, done), "machine", machine);
+}
+
+/* Those of the first `done` rounds. */
+static json_t *rows_of(const contender *all, int done)
+{
+    json_t *list = json_array(), *machine = ls__bench_machine();
+    for (int i = 0; i < FORMS; i++) {
+        json_array_append_new(list, row_of(&all[i], i, done, machine));
+    }
+    json_decref(machine);
+    return list;
+}
+
+static bool report(const contender *all)
+{
+    printf("# %lld layers of width %lld, %lld x %lld tokens on each of %lld ranks; E %lld, k %lld; "
+           "medians of %lld steps\n",
+           (long long)layers, (long long)dim, (long long)batch, (long long)context,
+           (long long)ranks, (long long)experts, (long long)top_k, (long long)rounds);
+    printf("# %-10s %12s %10s %12s %12s %6s\n", "model", "parameters", "step", "tokens", "sent",
+           "load");
+    printf("# %-10s %12s %10s %12s %12s %6s\n", "", "", "(ms)", "(1/s)", "(bytes)", "");
+    for (int i = 0; i < FORMS; i++) {
+        const contender *c = &all[i];
+        printf("  %-10s %12lld %10.2f %12.0f %12.0f %6.2f\n", names[i], (long long)c->parameters,
+               ls__bench_median(c->step_ms, (int)rounds), tokens_a_second(c, (int)rounds), c->sent,
+               c->load);
+    }
+    return ls__bench_dump(rows_of(all, (int)rounds), FORMS, json);
 }
 
 static ls_status measure(contender *all)
@@ -172,42 +217,11 @@ static ls_status measure(contender *all)
         for (int i = 0; i < FORMS; i++) {
             LS_TRY(measure_step(&all[i], round));
         }
+        if (ls_rank() == 0 && round >= 0) {
+            ls__bench_keep(rows_of(all, round + 1), json);
+        }
     }
     return LS_OK;
-}
-
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-static json_t *row_of(const contender *c, int form, double tokens, json_t *machine)
-{
-    return json_pack("{s:s, s:s, s:i, s:I, s:f, s:f, s:f, s:f, s:o, s:O}", "name", "experts",
-                     "model", names[form], "ranks", (int)ranks, "parameters",
-                     (json_int_t)c->parameters, "step_ms",
-                     ls__bench_median(c->step_ms, (int)rounds), "tokens_per_second", tokens,
-                     "sent_bytes", c->sent, "load", c->load, "round_ms",
-                     ls__bench_list(c->step_ms, (int)rounds), "machine", machine);
-}
-
-static bool report(const contender *all)
-{
-    json_t *list = json_array(), *machine = ls__bench_machine();
-    printf("# %lld layers of width %lld, %lld x %lld tokens on each of %lld ranks; E %lld, k %lld; "
-           "medians of %lld steps\n",
-           (long long)layers, (long long)dim, (long long)batch, (long long)context,
-           (long long)ranks, (long long)experts, (long long)top_k, (long long)rounds);
-    printf("# %-10s %12s %10s %12s %12s %6s\n", "model", "parameters", "step", "tokens", "sent",
-           "load");
-    printf("# %-10s %12s %10s %12s %12s %6s\n", "", "", "(ms)", "(1/s)", "(bytes)", "");
-    for (int i = 0; i < FORMS; i++) {
-        const contender *c = &all[i];
-        const double tokens =
-            (double)(ranks * batch * context) / ls__bench_median(c->step_ms, (int)rounds) * 1e3;
-        printf("  %-10s %12lld %10.2f %12.0f %12.0f %6.2f\n", names[i], (long long)c->parameters,
-               ls__bench_median(c->step_ms, (int)rounds), tokens, c->sent, c->load);
-        json_array_append_new(list, row_of(c, i, tokens, machine));
-    }
-    json_decref(machine);
-    return ls__bench_dump(list, FORMS, json);
 }
 
 /* One rank. Returns its exit status. */
