@@ -44,8 +44,9 @@ def tests_with(python, version):
         tests_of(Job(script, python, 2, start, **QUIET), f" ({label}, 2 ranks)")
     if has_devices_in_python(version):
         tests_of(Job("torch_staged.py", python, 2, start, **QUIET), f" ({label}, 2 ranks)")
-        tests_of(Job("torch_contract.py", python, 2, start, TEST_DEVICE="late", **QUIET),
-                 f" ({label}, 2 ranks, another device)")
+        if LONG:
+            tests_of(Job("torch_contract.py", python, 2, start, TEST_DEVICE="late", **QUIET),
+                     f" ({label}, 2 ranks, another device)")
     if LONG:
         tests_of(Job("torch_programs.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
                  f" ({label}, 4 ranks of two hosts)")
