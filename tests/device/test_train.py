@@ -162,10 +162,11 @@ def a_rank_on_cuda_that_is_killed_is_named():
 def a_kernel_of_nccl_that_hangs_ends_the_run_at_the_deadline():
     needs_kernels()
     for mesh, said in (("dp=2", r"all_reduce #\d+ \(bucket .*\) on group \"ddp\".*its kernel runs, and waits for another rank's"),
-                       ("pp=2", r"recv #\d+ \(activations\) on group \"link\" did not finish within 2.0 s")):
+                       ("pp=2", r"(?:send|recv) #\d+ \(\w+\) on group \"(?:link|pipeline)\" did not finish within 2\.\d s")):
         begun = time.monotonic()
         text, _ = job("--mesh", mesh, LOCKSTEP_TIMEOUT="2", FAKE_NCCL_FAULT="hang:1:3").communicate(timeout=60)
         assert re.search(said, text), text
+        assert "aborted together" not in text, text  # other groups of the process, which end with this one's cause
         assert "the same tag" not in text, text  # ranks of a device run ahead of their messages
         assert time.monotonic() - begun < 2 + 15, text
 

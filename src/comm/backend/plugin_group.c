@@ -130,6 +130,33 @@ static ls_status fail_of(const ls_group *group, const char *function, ls_status 
                     error[0] != '\0' ? error : ls_status_name(status));
 }
 
+static const ls_group *failed_beside(const ls_group *group)
+{
+    LS__LIST_EACH (at, &group->comm->groups) {
+        const ls_group *other = LS__LIST_ITEM(at, ls_group, link);
+        if (other != group && other->plugin != NULL &&
+            other->plugin->plugin == group->plugin->plugin && ls__group_failure(other)[0] != '\0') {
+            return other;
+        }
+    }
+    return NULL;
+}
+
+/* A plug-in may end all its groups in this process when one fails: that one's cause is theirs. */
+void ls__plugin_cause(ls_group *group, ls_status status, const char *text)
+{
+    const bool together = status == LS_ERR_ABORTED && group->plugin != NULL;
+    const ls_group *failed = together ? failed_beside(group) : NULL;
+    if (failed == NULL) {
+        ls__group_cause(group, status, text);
+        return;
+    }
+    const ls__group_root_cause *cause = &failed->failure;
+    const int32_t first = atomic_load_explicit(&cause->status, memory_order_relaxed);
+    ls__group_cause_by(group, (ls_status)first, cause->text,
+                       cause->by >= 0 ? cause->by : group->comm->runtime->rank);
+}
+
 /* The plug-in has the place from now on, whether it can start the operation or not. */
 ls_status ls__plugin_start(ls_group *group, ls_work *work)
 {

@@ -50,6 +50,8 @@ static inline bool ls__plugin_carries_work(const ls_group *group, const ls_work 
            !(work->divisor != 0 && ls__reduce_widens(work->dtype));
 }
 
+/* progress lock; proposes a failure of the plug-in as the group's cause (ls__group_cause). */
+void ls__plugin_cause(ls_group *group, ls_status status, const char *text);
 /* progress lock; errors are those of the operation, with the text set. */
 ls_status ls__plugin_start(ls_group *group, ls_work *work);
 ls_status ls__plugin_test(ls_group *group, ls_work *work);

@@ -24,7 +24,7 @@ static void fail_message(ls_work *work, ls_status status)
     ls__operation_text(work->group, &work->descriptor, operation, sizeof operation);
     snprintf(text, sizeof text, "%s failed on rank %d: %s", operation,
              work->group->comm->runtime->rank, ls_error_message());
-    ls__group_cause(work->group, status, text);
+    ls__plugin_cause(work->group, status, text);
 }
 
 bool ls__plugin_message(ls_work *work)

@@ -265,7 +265,7 @@ static void fail_work(ls_group *group, const ls_work *work, ls_status status)
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
     snprintf(text, sizeof text, "%s cannot run on rank %d: %s", operation,
              group->comm->runtime->rank, ls_error_message());
-    ls__group_cause(group, status, text);
+    ls__plugin_cause(group, status, text);
 }
 
 static void fail_here(ls_group *group, ls_status status)
