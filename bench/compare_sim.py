@@ -7,7 +7,7 @@ TCP, and on two ranks over 1 Gbit/s.
 
 What the model needs is measured on other things than those that are judged, in as many processes at the same time as the row has
 ranks: matrix products and attention of a smaller GPT by one thread (the device's efficiency by size), its norms, sums, GELU and
-optimizer (its memory), and what a collective and a message cost between computations (bench/dev/meet). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP, at 1 Gbit/s as
+optimizer (its memory), and the cost of a collective and of a message between computations (bench/dev/meet). Of the link: two sizes of an all-reduce of two ranks (latency and bandwidth), and over TCP, at 1 Gbit/s as
 well, how much longer a computation takes beside one (the bytes that a core moves in a second). Cores that ranks share are part of
 the model (--cores).
 Kernels and the job take turns within a round, each round measures all once more, and a row is the median; an error is the

@@ -135,7 +135,7 @@ ls_gpt2_options decoder_gpt2_options(const decoder_shape *s)
     .rope_scaling = (s)->rope_scaling.factor > 1.0 ? &(s)->rope_scaling : NULL
 /* clang-format on */
 
-/* The published values stay where the shape has none. */
+/* A number that the shape lacks keeps its published value. */
 static void set_numbers(const decoder_shape *s, double *rope_base, double *eps, double *init_std)
 {
     *rope_base = s->rope_base > 0.0 ? s->rope_base : *rope_base;

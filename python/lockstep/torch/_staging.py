@@ -27,7 +27,7 @@ def can_copy(tensor):
 
 @functools.lru_cache(None)
 def _streams_of(kind):
-    """torch.cuda, or what stands for it with another device; None: the device has no streams."""
+    """torch.cuda, or the same module of another device; None: the device has no streams."""
     module = getattr(torch, kind, None)
     names = ("current_stream", "stream", "Stream", "Event")
     return module if all(hasattr(module, name) for name in names) else None
@@ -100,7 +100,7 @@ class Stage:
         return _streams_of(device.type) is not None and _has_pinned_memory()
 
     def begin(self, copied):
-        """Called after the last of twins(): waits for what it copied."""
+        """Called after the last of twins(): waits for its copies."""
         for device in self._ready:
             streams = _streams_of(device.type)
             if streams is not None:
