@@ -177,6 +177,9 @@ static void read_scaling(const json_t *rope, const char *path, ls_rotary_scaling
         refuse_scaled(name, path);
     }
     s->factor = number_in(rope, "factor", path);
+    if (s->factor < 1.0) {
+        refuse_scaled("by a factor below 1", path);
+    }
     s->original_positions = 0;
     if (strcmp(name, "llama3") == 0) {
         s->low_freq_factor = number_in(rope, "low_freq_factor", path);

@@ -280,6 +280,7 @@ def what_cannot_be_is_refused_in_words():
             num_local_experts=2, num_experts_per_tok=1, max_position_embeddings=16, vocab_size=256, **more)))
     for name, more in (("biased", {"attention_bias": True}), ("mlp-biased", {"mlp_bias": True}),
                        ("far", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), ("dynamic", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}), ("theta", {"rope_theta": "1e4"}),
+                       ("faster", {"rope_scaling": {"type": "linear", "factor": 0.5}}),
                        ("wordless", {"rope_scaling": {"rope_type": "default"}})):
         (FOLDER / name).mkdir(exist_ok=True)
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
@@ -315,6 +316,7 @@ def what_cannot_be_is_refused_in_words():
             (1, "rotary positions are scaled (by a factor)", "--weights", "scaled"),
             (1, sentence('"%s": rotary positions are scaled (%s), which is not computed here; give a model with "rope_type" '
                          '"llama3", "linear" or "default"'), "--weights", "dynamic"),
+            (1, "rotary positions are scaled (by a factor below 1)", "--weights", "faster"),
             (1, sentence('"%s": "%s" of the rotary positions is missing; is it damaged?'), "--weights", "far"),
             (1, '"attention_bias" is not false', "--weights", "biased"),
             (1, '"mlp_bias" is not false', "--weights", "mlp-biased"),
