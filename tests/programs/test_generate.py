@@ -316,7 +316,7 @@ def what_cannot_be_is_refused_in_words():
             (1, "rotary positions are scaled (by a factor)", "--weights", "scaled"),
             (1, sentence('"%s": rotary positions are scaled (%s), which is not computed here; give a model with "rope_type" '
                          '"llama3", "linear" or "default"'), "--weights", "dynamic"),
-            (1, "rotary positions are scaled (by a factor below 1)", "--weights", "faster"),
+            (1, sentence("by a factor below 1"), "--weights", "faster"),
             (1, sentence('"%s": "%s" of the rotary positions is missing; is it damaged?'), "--weights", "far"),
             (1, '"attention_bias" is not false', "--weights", "biased"),
             (1, '"mlp_bias" is not false', "--weights", "mlp-biased"),
