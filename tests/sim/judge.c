@@ -11,7 +11,6 @@
 /* What a wait in a run without stalls may last, of the time in which all threads sleep; a lost
  * wake-up costs 100 ms. While threads run, one that the plan made slow may take long. */
 #define PROMPT_NS 80000000u
-#define MESSAGES 4 /* on their way one after another, of each rank, before a slow one goes on */
 #define LATE_NS 2000000000u /* from a deadline to the end of a wait, at most */
 
 static bool has_fault(const ls__plan *plan, ls__fault_kind kind)
@@ -22,13 +21,6 @@ static bool has_fault(const ls__plan *plan, ls__fault_kind kind)
         }
     }
     return false;
-}
-
-static uint64_t prompt_ns(const ls__plan *plan)
-{
-    const uint64_t further =
-        MESSAGES * (uint64_t)plan->ranks * ls__sim->pace.latency_ns; /* their time is idle, too */
-    return PROMPT_NS + (has_fault(plan, LS__FAULT_SLOW) ? further : 0);
 }
 
 /* A fault that may end the job. */
@@ -65,7 +57,7 @@ static const char *judge_good(const ls__plan *plan)
                          o->reported ? o->text : "it said nothing");
         }
         if (!has_fault(plan, LS__FAULT_STALL) && !has_fault(plan, LS__FAULT_GAP) &&
-            o->idlest_ns > prompt_ns(plan)) {
+            o->idlest_ns > PROMPT_NS) {
             return wrong(
                 "rank %d waited %.1f ms for operation %d while all threads slept, and nobody was "
                 "stalled: was somebody not woken?",

@@ -241,7 +241,7 @@ typedef struct ls__sim_pace {
 
 typedef struct ls__sim_world {
     uint64_t seed, now_ns, event_order;
-    uint64_t idle_ns;              /* of now_ns: all threads slept, and the clock jumped */
+    uint64_t idle_ns; /* of now_ns: all threads slept, for longer than a message takes */
     ls__sim_random random, choice; /* for what happens; for who runs */
     ls__sim_pace pace;
     uint64_t switches, calls;

@@ -218,7 +218,10 @@ static bool jump(void)
         return false;
     }
     if (next > world.now_ns) {
-        world.idle_ns += next - world.now_ns;
+        const uint64_t slept = next - world.now_ns;
+        if (slept > world.pace.latency_ns + world.pace.jitter_ns) { /* no message was on its way */
+            world.idle_ns += slept;
+        }
         world.now_ns = next;
     }
     return true;
