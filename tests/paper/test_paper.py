@@ -287,7 +287,7 @@ def a_hook_that_does_not_reach_the_loss_has_no_time_and_sends_what_it_says():
 
 @test
 def who_reaches_the_loss_sooner_follows_from_the_seeds():
-    rows, result = learnt("--steps", "150", "--turns", "2", "--transport", "shm")
+    rows, result = learnt("--steps", "120", "--turns", "2", "--transport", "shm")
     plain = rows["plain"]
     assert plain["time"] and plain["sooner"] == "-" and plain["sent"] is None, plain
     for hook, row in rows.items():

@@ -22,6 +22,7 @@ from tap import BUILD, command, run, test
 from training import TCP, images, judged, text
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-pipeline-")
+LONG = os.environ.get("TEST_LONG") == "1"
 FOLDER = pathlib.Path(SCRATCH.name)
 STEPS = 20
 FILES = itertools.count()
@@ -114,7 +115,7 @@ def stages_with_replicas_compute_what_replicas_do():
 @test
 def a_residual_network_computes_the_same_with_batch_norm_for_each_micro_batch():
     program = image("--model", "resnet18")
-    for ranks in (2, 4):
+    for ranks in (2, 4) if LONG else (4,):
         check_equal(accumulated(program), ranks, program, "--mesh", f"pp={ranks}", "--schedule", "1f1b")
 
 

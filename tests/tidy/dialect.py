@@ -14,14 +14,12 @@ LOCAL = re.compile(r"^\s+(?:const\s+|static\s+|struct\s+)*[A-Za-z_]\w*\s+(?:cons
                    re.MULTILINE)
 
 
-def _patterns(name):
-    ends = r"(?=\)|\s+(?:&&|\|\|))"
-    more = r"(?=\)|\s+(?:&&|\|\||\?)|;)"
-    asks = r"(?=\s+(?:\?|&&|\|\|))"
-    yield re.compile(rf"!{name}\b(?!\s*[\(\[.]|->)"), f"{name} == NULL"
-    yield re.compile(rf"(?<=\bif \(){name}{ends}|(?<=\bwhile \(){name}{ends}"
-                     rf"|(?<=&& ){name}{more}|(?<=\|\| ){name}{more}"
-                     rf"|(?<=return ){name}{asks}|(?<=[^=!<>]= ){name}{asks}|(?<=[:;] ){name}{asks}"), f"{name} != NULL"
+ENDS = r"(?=\)|\s+(?:&&|\|\|))"
+MORE = r"(?=\)|\s+(?:&&|\|\||\?)|;)"
+ASKS = r"(?=\s+(?:\?|&&|\|\|))"
+NEGATED = re.compile(r"!(\w+)\b(?!\s*[\(\[.]|->)")
+BARE = re.compile(rf"(?:(?<=\bif \()|(?<=\bwhile \())(\w+){ENDS}|(?:(?<=&& )|(?<=\|\| ))(\w+){MORE}"
+                  rf"|(?:(?<=return )|(?<=[^=!<>]= )|(?<=[:;] ))(\w+){ASKS}")
 
 
 def rewritten(text):
@@ -34,10 +32,14 @@ def rewritten(text):
 
     def function(match):
         body = match.group()
-        for name in set(PARAMETER.findall(body.split("\n{\n", 1)[0])) | set(LOCAL.findall(body)):
-            for pattern, to in _patterns(name):
-                body = pattern.sub(to, body)
-        return body
+        names = set(PARAMETER.findall(body.split("\n{\n", 1)[0])) | set(LOCAL.findall(body))
+
+        def compared(match, how):
+            name = next(filter(None, match.groups()))
+            return f"{name} {how} NULL" if name in names else match.group()
+
+        body = NEGATED.sub(lambda match: compared(match, "=="), body)
+        return BARE.sub(lambda match: compared(match, "!="), body)
 
     text = FUNCTION.sub(function, HIDDEN.sub(hide, text))
     return re.sub("\0(\\d+)\0", lambda match: hidden[int(match.group(1))], text)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be read off the text of the sources: lengths, white space, words, layout."""
 
+import functools
 import pathlib
 import re
 import shutil
@@ -23,11 +24,15 @@ LEFT_OVER = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X",
                        r")\b|/ho" + r"me/\w|/ro" + r"ot/")
 
 
-def files(*suffixes):
+@functools.cache
+def all_files():
     found = [p for folder in FOLDERS for p in (SOURCE / folder).rglob("*")]
     found += list(SOURCE.glob("*"))
-    return sorted(p for p in found if p.is_file() and (p.suffix in suffixes or not suffixes)
-                  and "__pycache__" not in p.parts and "corpus" not in p.parts)
+    return sorted(p for p in found if p.is_file() and "__pycache__" not in p.parts and "corpus" not in p.parts)
+
+
+def files(*suffixes):
+    return [p for p in all_files() if p.suffix in suffixes or not suffixes]
 
 
 def texts(*suffixes):

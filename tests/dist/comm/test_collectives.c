@@ -312,25 +312,28 @@ static float long_value(int rank, int64_t i)
     return 1.0f + (float)((uint32_t)(i * 2654435761 + rank * 40503) % 8388608u) / 8388608.0f;
 }
 
+static double long_sum(int ranks, int64_t i)
+{
+    double sum = 0;
+    for (int r = 0; r < ranks; r++) {
+        sum += (double)long_value(r, i);
+    }
+    return sum;
+}
+
 /* Every element against float64: pieces, slices and chunks are at their largest here, and end in
  * fewer elements than a vector has. */
-static void long_sum_is_near(ls_group *group, float *x, int64_t count, const char *algorithm)
+static void long_sum_is_near(ls_group *group, float *x, const float *term, const double *sum,
+                             int64_t count, const char *algorithm)
 {
-    const int n = ls_group_size(group), rank = ls_group_rank(group);
-    for (int64_t i = 0; i < count; i++) {
-        x[i] = long_value(rank, i);
-    }
+    memcpy(x, term, (size_t)count * sizeof *x);
     CHECK_OK(ls_all_reduce(group, x, x, count, LS_FLOAT32, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .algorithm = algorithm), NULL));
     for (int64_t i = 0; i < count; i++) {
-        double want = 0;
-        for (int r = 0; r < n; r++) {
-            want += (double)long_value(r, i);
-        }
-        if (!(fabs((double)x[i] - want) <= 1e-6)) { /* at most two roundings of a sum below 8 */
+        if (!(fabs((double)x[i] - sum[i]) <= 1e-6)) { /* at most two roundings of a sum below 8 */
             test_fail(__FILE__, __LINE__, "way %d, %s: element %lld of %lld is %.9g, must be %.9g",
                       group->comm->forced, algorithm ? algorithm : "(chosen)", (long long)i,
-                      (long long)count, (double)x[i], want);
+                      (long long)count, (double)x[i], sum[i]);
         }
     }
 }
@@ -342,19 +345,27 @@ static void long_sums(void)
     const int64_t most = counts[2];
     ls_group *group = ls_world();
     float *private = malloc((size_t)most * sizeof *private);
+    float *term = malloc((size_t)most * sizeof *term);
+    double *sum = malloc((size_t)most * sizeof *sum);
     void *registered = NULL;
-    CHECK(private != NULL);
+    CHECK(private != NULL && term != NULL && sum != NULL);
+    for (int64_t i = 0; i < most; i++) {
+        term[i] = long_value(ls_group_rank(group), i);
+        sum[i] = long_sum(ls_group_size(group), i);
+    }
     CHECK_OK(ls_group_alloc(group, (size_t)most * sizeof(float), &registered));
     for (int k = 0; k < 6; k++) {
         const int64_t count = counts[k % 3];
         const char *algorithm = algorithms[k / 3];
         for (int way = LS__MEMORY_UNDECIDED; way <= LS__MEMORY_STAGED; way++) {
             group->comm->forced = way;
-            long_sum_is_near(group, registered, count, algorithm);
-            long_sum_is_near(group, private, count, algorithm);
+            long_sum_is_near(group, registered, term, sum, count, algorithm);
+            long_sum_is_near(group, private, term, sum, count, algorithm);
         }
     }
     group->comm->forced = LS__MEMORY_UNDECIDED;
+    free(sum);
+    free(term);
     free(private);
     CHECK_OK(ls_group_dealloc(group, registered));
 }

@@ -39,13 +39,13 @@ static unsigned char buf[MOST + LINE], out[MOST + LINE], want[MOST + LINE];
 
 static int number_of(int rank, int64_t i, int round)
 {
-    return (int)((rank + 3 * i + 5 * round) % 7) - (rank % 2);
+    return (int)((unsigned)(rank + 3 * (int)i + 5 * round) % 7) - (rank % 2);
 }
 
-static int combined(ls_reduce_op op, int64_t i, int round)
+static int combined(int ranks, ls_reduce_op op, int64_t i, int round)
 {
     int all = number_of(0, i, round);
-    for (int r = 1; r < ls_world_size(); r++) {
+    for (int r = 1; r < ranks; r++) {
         const int v = number_of(r, i, round);
         all = op == LS_SUM ? all + v : v > all ? v : all;
     }
@@ -62,9 +62,10 @@ static void fill(unsigned char *to, int rank, int64_t count, ls_dtype dtype, int
 static void reduce_once(int64_t count, ls_dtype dtype, ls_reduce_op op, int root, int round)
 {
     const size_t bytes = (size_t)count * ls_dtype_size(dtype);
+    const int n = ls_world_size();
     fill(buf, ls_rank(), count, dtype, round);
     for (int64_t i = 0; i < count; i++) {
-        put_value(want, i, dtype, combined(op, i, round));
+        put_value(want, i, dtype, combined(n, op, i, round));
     }
     memset(out, 1, sizeof out);
     CHECK_OK(ls_reduce(ls_world(), buf, out, count, dtype, op, root, NULL, NULL));
@@ -172,13 +173,13 @@ static void check_offered(offered what, const float *x, const float *y, int64_t 
     const int me = ls_rank(), n = ls_world_size();
     const int64_t block = count / n;
     for (int64_t i = 0; what == ALL_REDUCE && i < count; i++) {
-        CHECK_NEAR(x[i], combined(LS_SUM, i, round), 0);
+        CHECK_NEAR(x[i], combined(n, LS_SUM, i, round), 0);
     }
     for (int64_t i = 0; what == BROADCAST && i < count; i++) {
         CHECK_NEAR(x[i], number_of(round % n, i, round), 0);
     }
     for (int64_t i = 0; what == REDUCE_SCATTER && i < block; i++) {
-        CHECK_NEAR(y[i], combined(LS_SUM, me * block + i, round), 0);
+        CHECK_NEAR(y[i], combined(n, LS_SUM, me * block + i, round), 0);
     }
     for (int64_t i = 0; (what == ALL_TO_ALL || what == IN_PLACE) && i < n * block; i++) {
         const int from = (int)(i / block);
@@ -191,8 +192,9 @@ static void offer_once(offered what, float *x, int64_t count, int round, bool bl
 {
     float *y = x + sizeof own / sizeof *own / 2;
     ls_work *work = NULL;
+    const int me = ls_rank();
     for (int64_t i = 0; i < count; i++) {
-        x[i] = (float)number_of(ls_rank(), i, round);
+        x[i] = (float)number_of(me, i, round);
     }
     CHECK_OK(call_offered(ls_world(), what, x, y, count, round % ls_world_size(),
                           blocks ? NULL : &work));

@@ -69,8 +69,11 @@ static void keep_bits(job *j)
     for (int i = 0; i < PARAMS; i++) {
         const uint8_t *at = j->params[i].grad;
         const size_t bytes = (size_t)count_of(i) * ls_dtype_size(j->params[i].dtype);
-        for (size_t b = 0; b < bytes; b++) {
-            j->bits = (j->bits ^ at[b]) * 1099511628211u;
+        for (size_t b = 0; b < bytes; b += sizeof(uint64_t)) {
+            uint64_t word = 0;
+            memcpy(&word, at + b, bytes - b < sizeof word ? bytes - b : sizeof word);
+            j->bits = (j->bits ^ word) * 1099511628211u;
+            j->bits ^= j->bits >> 29; /* the highest bits count too */
         }
     }
 }

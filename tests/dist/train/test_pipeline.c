@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines against their sequential twin: gradient accumulation over the same micro-batches in one
- * process. Losses and parameters are equal to the last bit after several steps, with dropout, for
- * every schedule and number of ranks. */
+ * process, that of the last stage, or in each where stages have replicas. Losses and parameters are
+ * equal to the last bit after several steps, with dropout, for every schedule and number of ranks. */
 #include "test.h"
 
 #include <stdio.h>
@@ -30,7 +30,8 @@ static void twin_step(const use *u, ls_module *net, int step, int replica, doubl
 
 enum { COUNT_MAX = 10 };
 
-/* Other counts and shapes than in training, in either mode. */
+/* Other counts and shapes than in training, in either mode. `twin` is NULL where it was not
+ * trained. */
 static void evaluate(const use *given, ls_pipeline *pipe, ls_module *net, ls_module *twin, int step,
                      int replica, bool last)
 {
@@ -42,25 +43,41 @@ static void evaluate(const use *given, ls_pipeline *pipe, ls_module *net, ls_mod
     ls_micro_batch micro[COUNT_MAX];
     ls_tensor *outputs[COUNT_MAX];
     ls_module_train(net, step == 1);
-    ls_module_train(twin, step == 1);
     for (int m = 0; m < u.micro; m++) {
         micro[m] = micro_of(&u, 50 + step, m, replica);
     }
     CHECK_OK(ls_pipeline_forward(pipe, micro, u.micro, outputs));
+    ls_module_train(net, true);
+    for (int m = 0; m < u.micro; m++) {
+        CHECK((outputs[m] != NULL) == last);
+    }
+    if (twin == NULL) {
+        return;
+    }
+    ls_module_train(twin, step == 1);
     for (int m = 0; m < u.micro; m++) {
         ls_tensor *y = NULL;
         ls_step_begin(micro[m].context);
         CHECK_OK(ls_forward_many(twin, micro[m].inputs, u.make == make_bert ? 3 : 1, &y, 1));
-        CHECK((outputs[m] != NULL) == last);
         if (last) {
             check_output(outputs[m], y, u.make == make_gpt2 || u.make == make_bert);
         }
     }
-    ls_module_train(net, true);
     ls_module_train(twin, true);
 }
 
 /* ---- both ---------------------------------------------------------------------------------- */
+
+/* The parameters of the last stage's twin go to the other stages. */
+static void share(ls_module *twin, ls_group *stages)
+{
+    ls_param params[PARAMS_MAX];
+    const int count = ls_module_params(twin, params, PARAMS_MAX);
+    for (int i = 0; i < count; i++) {
+        CHECK_OK(ls_broadcast(stages, ls_data(params[i].value), ls_numel(params[i].value),
+                              LS_FLOAT32, ls_group_size(stages) - 1, NULL, NULL));
+    }
+}
 
 /* Trains both over `pp` stages and `dp` replicas. */
 static void train(const use *u, int pp, int dp)
@@ -71,10 +88,13 @@ static void train(const use *u, int pp, int dp)
     const bool tied = u->make == make_gpt2 || u->make == make_bert;
     (void)snprintf(axes, sizeof axes, "pp=%d,dp=%d", pp, dp);
     CHECK_OK(ls_mesh_new(ls_world(), axes, &mesh));
+    ls_group *stages = ls_mesh_group(mesh, "pp");
     const int replica = ls_mesh_coordinate(mesh, "dp");
+    const bool last = ls_mesh_coordinate(mesh, "pp") == pp - 1;
+    const bool with_twin = last || dp > 1; /* a wrapper compares settings over all stages */
     ls_module *net = u->make(), *twin = u->make();
     CHECK_OK(
-        ls_pipeline_new(net, ls_mesh_group(mesh, "pp"),
+        ls_pipeline_new(net, stages,
                         LS_OPTIONS(ls_pipeline_options, .schedule = u->schedule,
                                    .micro_batches = u->micro, .chunks = u->chunks,
                                    .recompute = u->recompute, .warm_up = u->warm_up, .cut = u->cut),
@@ -95,16 +115,22 @@ static void train(const use *u, int pp, int dp)
             }
             CHECK_OK(ls_pipeline_backward(pipe, net, micro, losses));
         }
-        twin_step(u, twin, step, replica, expected);
+        if (with_twin) {
+            twin_step(u, twin, step, replica, expected);
+        }
+        CHECK_OK(ls_broadcast(stages, expected, u->micro, LS_FLOAT64, pp - 1, NULL, NULL));
         check_losses(losses, expected, u->micro, tied);
         if (optim != NULL) {
             CHECK_OK(ls_optim_step(optim));
             ls_optim_zero_grad(optim);
         }
-        CHECK_OK(ls_optim_step(other));
-        ls_optim_zero_grad(other);
-        evaluate(u, pipe, net, twin, step, replica, ls_mesh_coordinate(mesh, "pp") == pp - 1);
+        if (with_twin) {
+            CHECK_OK(ls_optim_step(other));
+            ls_optim_zero_grad(other);
+        }
+        evaluate(u, pipe, net, with_twin ? twin : NULL, step, replica, last);
     }
+    share(twin, stages);
     check_params(net, twin, tied);
     ls_optim_free(optim);
     ls_optim_free(other);
