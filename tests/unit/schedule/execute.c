@@ -86,9 +86,9 @@ typedef struct slots {
 
 typedef struct stage_state { /* of a replica */
     value newest, bound, sum;
-    bool waits, reduced;         /* at its reduction; all have been there */
-    int label;                   /* of newest */
-    value stash[UINT16_MAX + 1]; /* by label */
+    bool waits, reduced; /* at its reduction; all have been there */
+    int label;           /* of newest */
+    value *stash;        /* [labels] */
 } stage_state;
 
 typedef struct execution {
@@ -370,8 +370,22 @@ static bool run(execution *e)
     return equal;
 }
 
+/* One more than the largest version that an action has. */
+static size_t labels_of(const ls__schedule *s)
+{
+    size_t labels = 1;
+    for (int r = 0; r < s->ranks; r++) {
+        for (int i = 0; i < s->rank[r].count; i++) {
+            const size_t version = s->rank[r].list[i].version;
+            labels = version >= labels ? version + 1 : labels;
+        }
+    }
+    return labels;
+}
+
 bool executes_as_twin(const ls__schedule *s, const char **why)
 {
+    const size_t labels = labels_of(s);
     const size_t stages = (size_t)s->stages, ranks = (size_t)s->ranks;
     execution e = {.s = s,
                    .slots = calloc(stages * (size_t)s->micro_batches, sizeof *e.slots),
@@ -379,9 +393,14 @@ bool executes_as_twin(const ls__schedule *s, const char **why)
                    .channel = calloc(ranks * ranks, sizeof *e.channel),
                    .losses = calloc((size_t)s->micro_batches, sizeof *e.losses),
                    .next = calloc(ranks, sizeof *e.next)};
+    value *stashes = calloc(ranks * stages * labels, sizeof *stashes);
     CHECK(e.slots != NULL && e.stages != NULL && e.channel != NULL && e.losses != NULL &&
-          e.next != NULL);
+          e.next != NULL && stashes != NULL);
+    for (size_t i = 0; i < ranks * stages; i++) {
+        e.stages[i].stash = stashes + i * labels;
+    }
     const bool equal = run(&e);
+    free(stashes);
     free(e.slots);
     free(e.stages);
     free(e.channel);
