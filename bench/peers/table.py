@@ -65,11 +65,7 @@ def sentences(rows):
 def conditions(row):
     about = row["conditions"]
     return (f"Measured on {about['date']} at commit {about['commit']} with `{about['command']}` "
-            f"({pages.machine(about)}). float32 sums, every result checked. A round is a turn of every contender, a turn "
-            "counts with the median of its samples; times are medians of the rounds. Ratio = the best peer's time / ours, "
-            "the median of the rounds, in brackets the lowest and the highest round. Peers: "
-            f"{', '.join(about['peers'])}, with these settings: {about['settings']}. *Registered* is memory from "
-            "`ls_group_alloc`, where gradients live; *private* is any other.")
+            f"({pages.machine(about)}). Peers: {', '.join(about['peers'])}, with these settings: {about['settings']}.")
 
 
 def short_page(rows):
