@@ -68,38 +68,8 @@ static void count_sent(ls__axis_in_force *axis, const int64_t *elements, ls_dtyp
     axis->sent[LS__SENT_BYTES] += (uint64_t)leaves * ls_dtype_size(dtype);
 }
 
-/* One exchange, from x to `out`: in memory of the program, or of the device and in its stream. */
-typedef struct operands {
-    ls_group *group;
-    ls_tensor *x, *out;
-    ls_stream *stream; /* NULL: of the program */
-} operands;
-
-static ls_status find_operands(const rows_plan *p, ls_tensor *x, int64_t rows, operands *o)
-{
-    ls__pool *on = NULL;
-    ls_group *there = NULL;
-    ls_shape shape = p->one;
-    shape.dim[0] = rows;
-    *o = (operands){.group = p->axis.axis->group, .x = ls__unplaced(x)};
-    if (ls__tensor_elements(o->x, &on) == NULL) {
-        return ls__self.status;
-    }
-    LS_TRY(ls__group_there(o->group, on, &there));
-    if (there != NULL) {
-        o->group = there;
-        o->stream = on->stream;
-        o->out = ls__tensor_on(on, shape, ls_dtype_of(x));
-    } else {
-        o->x = ls__tensor_to_here(o->x);
-        o->out = ls__tensor_here(shape, ls_dtype_of(x));
-    }
-    LS_TRY(ls_tensor_status(o->x));
-    return ls_tensor_status(o->out);
-}
-
 /* `send` and `receive` in rows. The device's stream waits for what the host has only started. */
-static ls_status move(const rows_plan *p, const operands *o, const int64_t *send,
+static ls_status move(const rows_plan *p, const ls__operands *o, const int64_t *send,
                       const int64_t *receive, const char *pass)
 {
     char tag[64];
@@ -129,10 +99,12 @@ static ls_status move(const rows_plan *p, const operands *o, const int64_t *send
 static ls_status exchange(const rows_plan *p, ls_tensor *x, const int64_t *send,
                           const int64_t *receive, const char *pass, ls_tensor **out)
 {
-    operands o;
-    LS_TRY(find_operands(p, x, sum(receive, p->axis.axis->size), &o));
+    ls__operands o;
+    ls_shape shape = p->one;
+    shape.dim[0] = sum(receive, p->axis.axis->size);
+    LS_TRY(ls__operands_find(p->axis.axis->group, ls__unplaced(x), shape, &o));
     LS_TRY(move(p, &o, send, receive, pass));
-    *out = o.stream != NULL ? o.out : ls__tensor_to_made(o.out);
+    *out = ls__operands_result(&o);
     return LS_OK;
 }
 

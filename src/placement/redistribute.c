@@ -190,37 +190,34 @@ static ls_tensor *parts_joined(ls_tensor *x, ls_shape shape, int d, int n)
     return ls_reshape(ls_contiguous(ls_transpose(seen, 0, 1)), shape);
 }
 
-/* One exchange, from x to `out`: in memory of the program, or of the device and in its stream. */
-typedef struct operands {
-    ls_group *group;
-    ls_tensor *x, *out;
-    ls_stream *stream; /* NULL: of the program */
-} operands;
-
-/* Poisoned tensors after a failure of their own. */
-static ls_status find_operands(const conversion *c, ls_tensor *x, ls_shape shape, operands *o)
+ls_status ls__operands_find(ls_group *group, ls_tensor *x, ls_shape shape, ls__operands *o)
 {
     ls__pool *on = NULL;
     ls_group *there = NULL;
-    *o = (operands){.group = group_of(c), .x = ls_contiguous(x)};
-    if (ls__tensor_elements(o->x, &on) == NULL) {
+    *o = (ls__operands){.group = group, .x = x};
+    if (ls__tensor_elements(x, &on) == NULL) {
         return ls__self.status;
     }
-    LS_TRY(ls__group_there(group_of(c), on, &there));
+    LS_TRY(ls__group_there(group, on, &there));
     if (there != NULL) {
         o->group = there;
         o->stream = on->stream;
         o->out = ls__tensor_on(on, shape, ls_dtype_of(x));
     } else {
-        o->x = ls__tensor_to_here(o->x);
+        o->x = ls__tensor_to_here(x);
         o->out = ls__tensor_here(shape, ls_dtype_of(x));
     }
     LS_TRY(ls_tensor_status(o->x));
     return ls_tensor_status(o->out);
 }
 
+ls_tensor *ls__operands_result(const ls__operands *o)
+{
+    return o->stream != NULL ? o->out : ls__tensor_to_made(o->out);
+}
+
 /* The device's stream waits for what the host has only started. */
-static ls_status run_move(const conversion *c, ls__move move, const operands *o)
+static ls_status run_move(const conversion *c, ls__move move, const ls__operands *o)
 {
     char tag[96];
     ls__pool *on = NULL;
@@ -254,11 +251,11 @@ static ls_status run_move(const conversion *c, ls__move move, const operands *o)
 /* A collective from x to a new tensor of `shape`. */
 static ls_tensor *exchange(const conversion *c, ls__move move, ls_tensor *x, ls_shape shape)
 {
-    operands o;
-    if (find_operands(c, x, shape, &o) < 0) {
+    ls__operands o;
+    if (ls__operands_find(group_of(c), ls_contiguous(x), shape, &o) < 0) {
         return NULL;
     }
-    return run_move(c, move, &o) < 0 ? NULL : o.stream != NULL ? o.out : ls__tensor_to_made(o.out);
+    return run_move(c, move, &o) < 0 ? NULL : ls__operands_result(&o);
 }
 
 static ls_tensor *all_reduce(const conversion *c, ls_tensor *x)

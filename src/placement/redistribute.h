@@ -64,7 +64,17 @@ ls_status ls__numbers_all_reduce(ls_group *group, const ls__numbers *x, ls_reduc
 /* The group beside this one that moves memory of the device; NULL: `group` does, in memory of the
  * program. Collective over the group at its first call. */
 ls_status ls__group_there(ls_group *group, const ls__pool *on, ls_group **out);
-/* The same of floats along an axis, for operations that move what is no tensor of the
+/* One exchange, from x to `out`: in memory of the program, or of the device and in its stream. */
+typedef struct ls__operands {
+    ls_group *group;
+    ls_tensor *x, *out;
+    ls_stream *stream; /* NULL: of the program */
+} ls__operands;
+/* Of x, row-major, and a new tensor of `shape`. Collective as ls__group_there. Poisoned tensors
+ * after a failure of their own. */
+ls_status ls__operands_find(ls_group *group, ls_tensor *x, ls_shape shape, ls__operands *o);
+ls_tensor *ls__operands_result(const ls__operands *o); /* `out`, where x was */
+/* ls__numbers_all_reduce of floats along an axis, for operations that move what is no tensor of the
  * program's; counted as a conversion. */
 ls_status ls__axis_all_reduce(ls__axis_in_force *axis, ls__pool *on, float *data, int64_t numel,
                               ls_reduce_op op, const char *tag);
