@@ -5,12 +5,14 @@ the plan that the search finds stands beside the fastest one.
 
     bench/plan_regret.py --build build [--ranks 4] [--batch 4] [--every 1] [--steps 8] [--rounds 15] [--json FILE] [--folder DIR]
 
-Each plan is trained once; then the thirty fastest and the search's take turns, `--rounds` times, and their steps are medians over
-rounds. A plan is printed with its step, the prediction, the regret (its step over the fastest) and the memory of the largest
-rank: its peak resident set, above that of a rank that trains a GPT of one narrow layer, beside the prediction. What training
-refuses is counted. The device and the link are measured first, as in compare_sim.py. With `--every N` only each Nth plan is
-trained, and the search's. --json has each row as soon as it is measured, and --folder keeps the plans, the device and the text,
-so that predictions can be made again. Run it on a machine that does nothing else: with --every 1 it takes some 45 minutes.
+Each plan is trained once. One measurement says little: equal computations under several names (with one micro-batch 1f1b and gpipe
+are the same) differ by a quarter, and the fastest of thousands is one that was lucky. So the 300 fastest are trained three times more,
+in turns, and the thirty of them with the least medians and the search's `--rounds` times; steps are the medians of the last turns.
+A plan is printed with its step, the prediction, the regret (its step over the fastest) and the memory of the largest rank: its peak
+resident set, above that of a rank that trains a GPT of one narrow layer, beside the prediction. What training refuses is counted. The
+device and the link are measured first, as in compare_sim.py. With `--every N` only each Nth plan is trained, and the search's. --json
+has each row as soon as it is measured, and --folder keeps the plans, the device and the text, so that predictions can be made again.
+Run it on a machine that does nothing else: with --every 1 it takes about an hour.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from link import Refused, link_of
 from pages import write_rows
 
 AIM = 0.05  # of the regret
-FINALISTS = 30
+HEAT, HEAT_ROUNDS, FINALISTS = 300, 3, 30
 VOCABULARY = 256  # of bytes
 HEAD = ("| plan | step ms | predicted ms | error | regret | peak MB | predicted MB |\n|---|---|---|---|---|---|---|")
 NARROW = {"layers": 1, "dim": 8, "heads": 1, "context": 8}
@@ -119,15 +121,25 @@ def measure_all(options, folder, plans, base):
     return rows, refused
 
 
+def fastest(rows, count):
+    return sorted(rows, key=lambda row: row["step_ms"])[:count]
+
+
+def take_turns(options, folder, rows, rounds):
+    steps = [[] for _ in rows]
+    for _ in range(rounds):
+        for row, times in zip(rows, steps):
+            times.append(train(options, shape_of(options), folder, "--plan", row["file"])[0])
+    for row, times in zip(rows, steps):
+        row["step_ms"] = statistics.median(times) if times else row["step_ms"]
+
+
 def finish(options, folder, rows):
     """The fastest and the search's, in turns."""
-    finalists = [rows[0], *sorted(rows[1:], key=lambda row: row["step_ms"])[:FINALISTS]]
-    steps = {id(row): [row["step_ms"]] for row in finalists}
-    for _ in range(options.rounds):
-        for row in finalists:
-            steps[id(row)].append(train(options, shape_of(options), folder, "--plan", row["file"])[0])
-    for row in finalists:
-        row["step_ms"] = statistics.median(steps[id(row)][1:] or steps[id(row)])
+    heat = fastest(rows[1:], HEAT)
+    take_turns(options, folder, heat, HEAT_ROUNDS)
+    finalists = [rows[0], *fastest(heat, FINALISTS)]
+    take_turns(options, folder, finalists, options.rounds)
     return finalists
 
 

@@ -37,6 +37,22 @@ def the_regret_is_over_the_fastest_that_took_turns():
 
 
 @test
+def a_plan_that_was_fast_once_is_not_among_the_fastest():
+    taken = []
+
+    def train(options, shape, folder, *more):
+        taken.append(more[1])
+        return float(more[1]), 0
+
+    plan_regret.train = train
+    rows = [{"file": str(ms), "step_ms": 1.0 * ms} for ms in range(1000, 1400)]
+    rows[399]["step_ms"] = 1.0  # lucky
+    finalists = plan_regret.finish(argparse.Namespace(rounds=2, layers=1, dim=8, heads=1, context=8), None, rows)
+    assert [row["step_ms"] for row in finalists] == [1000.0 + i for i in range(31)], finalists
+    assert len(taken) == 300 * 3 + 31 * 2 and taken.count("1000") == 2 and taken.count("1399") == 3, len(taken)
+
+
+@test
 def rows_of_a_run_that_is_cut_short_are_kept():
     def measure(options, folder, plan, base):
         if plan == "third":
