@@ -163,7 +163,7 @@ static ls_status start(ls__ddp *d, int bucket)
 static void give_block(ls__ddp *d, int bucket)
 {
     ls__unshard_bucket *b = &d->zero.unshard.buckets[bucket];
-    ls__reducer_block_give(d->reducer, b->block);
+    ls__reducer_block_give(d->reducer, bucket, b->block);
     b->block = NULL;
 }
 

@@ -131,7 +131,7 @@ static void move_in(const ls_reducer *r, const ls__reduce_bucket *bucket, char *
 ls_status ls__bucket_enter(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     char *block = NULL;
-    if (bucket->block == NULL && r->pool.blocks != NULL) {
+    if (bucket->block == NULL && ls__pool_has(r, bucket)) {
         LS_TRY(ls__pool_take(r, bucket, &block));
         move_in(r, bucket, block);
         bucket->block = block;
@@ -145,14 +145,14 @@ void ls__bucket_leave(ls_reducer *r, ls__reduce_bucket *bucket)
     if (block != NULL) {
         bucket->block = NULL;
         show(r, bucket);
-        ls__pool_give(r, block);
+        ls__pool_give(r, bucket, block);
     }
 }
 
 ls_status ls__reducer_write(ls_reducer *r, int param)
 {
     ls__reduce_bucket *bucket = &r->plan.buckets[r->params[param].bucket];
-    if (bucket->block != NULL || r->pool.blocks == NULL) {
+    if (bucket->block != NULL || !ls__pool_has(r, bucket)) {
         return LS_OK;
     }
     LS_TRY(ls__bucket_enter(r, bucket));

@@ -25,6 +25,20 @@
 #define LS__PHASES_MAX LS_COMM_HOOK_PHASES_MAX /* collectives that stand for one bucket */
 #define LS__REDUCE_DTYPES 4 /* float32, float64, float16, bfloat16: the first of ls_dtype */
 
+/* Memory that one bucket leaves to the next; pool.c. */
+typedef struct ls__reduce_block {
+    char *memory;   /* [pool.bytes] registered */
+    size_t touched; /* of these the first ones have pages */
+    bool taken;
+} ls__reduce_block;
+
+typedef struct ls__reduce_pool {
+    ls__lock lock;            /* of `taken`, `touched` and `count` */
+    ls__reduce_block *blocks; /* [max]; NULL: there is no pool */
+    int count, max;
+    size_t bytes; /* of a block */
+} ls__reduce_pool;
+
 /* A group over which gradients are added up (docs/design.md, D8). Domain 0 is the reducer's own
  * group, in which the ranks also tell each other their weights, plans and settings. */
 typedef struct ls__reduce_domain {
@@ -40,7 +54,8 @@ typedef struct ls__reduce_domain {
     char *control;       /* registered: size parts of control_bytes each */
     size_t control_bytes;
     ls_work *control_work;
-    bool differs; /* the replicas, in this backward */
+    ls__reduce_pool pool; /* of its buckets */
+    bool differs;         /* the replicas, in this backward */
 } ls__reduce_domain;
 
 /* The ranks whose number, or whose weights, a sum is divided by. */
@@ -183,20 +198,6 @@ typedef struct ls__reduce_division {
     ls_group *group[LS__DIVISION_GROUPS];
 } ls__reduce_division;
 
-/* Memory that one bucket leaves to the next; pool.c. */
-typedef struct ls__reduce_block {
-    char *memory;   /* [pool.bytes] registered */
-    size_t touched; /* of these the first ones have pages */
-    bool taken;
-} ls__reduce_block;
-
-typedef struct ls__reduce_pool {
-    ls__lock lock;            /* of `taken`, `touched` and `count` */
-    ls__reduce_block *blocks; /* [max]; NULL: there is no pool */
-    int count, max;
-    size_t bytes; /* of a block */
-} ls__reduce_pool;
-
 /* State of one backward; zero when the next one begins. */
 typedef struct ls__reduce_pass {
     int next[LS__PHASES_MAX + 1]; /* Note [Steps] in exchange.c */
@@ -256,7 +257,6 @@ struct ls_reducer {
     bool scattered;    /* … and do, from the backward after the layout is final; … */
     bool releases;     /* … the memory of other ranks' averages is given back then */
     ls__reduce_division division;
-    ls__reduce_pool pool;
     void (*moved)(void *arg, int param, void *memory); /* its gradient; NULL: nobody asks */
     void *moved_arg;
     ls__reduce_worker worker;

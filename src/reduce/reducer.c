@@ -318,7 +318,7 @@ static ls_status settle(ls_reducer *r, ls__reduce_bucket *bucket)
  * follow. */
 ls_status ls__reducer_poll(ls_reducer *r)
 {
-    const bool asked = r->reduced != NULL || r->pool.blocks != NULL;
+    const bool asked = r->reduced != NULL || (r->scattered && r->releases);
     const int ended = asked ? ls__exchange_ended(r) : 0;
     while (r->pass.next_end < ended) {
         LS_TRY(settle(r, &r->plan.buckets[r->pass.next_end++]));

@@ -64,7 +64,7 @@ void ls__reducer_on_moved(ls_reducer *r, void (*moved)(void *arg, int param, voi
                           void *arg);
 /* A block for the parameters of a bucket; NULL: they are to be gathered in their own memory. */
 ls_status ls__reducer_block_take(ls_reducer *r, int bucket, char **out);
-void ls__reducer_block_give(ls_reducer *r, const char *block);
+void ls__reducer_block_give(ls_reducer *r, int bucket, const char *block);
 /* A bucket in the order of launching: each rank of `group` has an equal part of it. */
 typedef struct ls__bucket_place {
     int region;
