@@ -130,26 +130,18 @@ ls_status ls__job_make_reductions(ls__job_building *b)
 
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
-/* Bytes of gradients that a rank gives back to the system in a step, which clears them before they
- * are written again: with zero 2 and 3 all but its own, where some are summed over other ranks than
- * others (reduce/pool.c). */
-static double cleared_bytes(const ls__job_building *b, double parameters, double own)
-{
-    const bool several = ls__job_size(b->job, LS__ALONG_TP | LS__ALONG_EP) > 1;
-    return b->job->zero > 1 && several ? b->job->use.width * (parameters - own) : 0.0;
-}
-
 double ls__job_optimizer(const ls__job_building *b, int rank)
 {
     const ls__job_parameters all = ls__job_rank_parameters(b, rank);
     const double dense = b->job->zero > 0 ? ls__job_size(b->job, axes_of(false)) : 1.0,
                  expert = b->job->zero > 0 ? ls__job_size(b->job, axes_of(true)) : 1.0;
-    const double own = all.dense / dense + all.expert / expert;
-    return ls__processor_bytes(&b->job->device, LS__OPTIMIZER_BYTES * own +
-                                                    cleared_bytes(b, all.dense + all.expert, own));
+    return ls__processor_bytes(&b->job->device,
+                               LS__OPTIMIZER_BYTES * (all.dense / dense + all.expert / expert));
 }
 
-/* Where cores move them, parameters of other ranks are read from memory and written to it. */
+/* Where cores move them, parameters of other ranks are read from memory and written to it. With
+ * zero 3 a rank's own part is copied to where the whole ones are for a while, and back
+ * (ddp/unshard.c). */
 static double gather_seconds(ls__job_building *b, int rank, double parameters, bool experts)
 {
     const int along = axes_of(experts);
@@ -161,12 +153,14 @@ static double gather_seconds(ls__job_building *b, int rank, double parameters, b
     const double bytes = c.sent * parameters * b->job->use.width;
     const ls__sim_route route = ls__traffic_route(&b->traffic, bytes, c.messages);
     const double seconds = ls__traffic_seconds(&b->traffic, bytes, c.messages) + ls__job_wait(b);
+    const double part = parameters * b->job->use.width / ls__job_size(b->job, along);
+    const double own = b->job->zero == 3 ? ls__processor_bytes(&b->job->device, 4.0 * part) : 0.0;
     if (!ls__job_is_within(b, &route)) {
-        return seconds;
+        return seconds + own;
     }
     const double copied =
         b->job->cores > 0.0 ? ls__processor_bytes(&b->job->device, 2.0 * bytes) : 0.0;
-    return fmax(seconds, copied) * ls__job_crowding(b);
+    return (fmax(seconds, copied) + own) * ls__job_crowding(b);
 }
 
 static double gather_layer(ls__job_building *b, int rank, int layer)
