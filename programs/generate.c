@@ -30,6 +30,7 @@ typedef struct settings {
     const char *weights, *checkpoint, *tokenizer, *prompt, *stop, *dtype;
     int64_t tokens, seed;
     bool greedy;
+    bool published; /* the folder is of transformers, not of a run of train_gpt */
     sampling sampling;
     decoder_shape shape;
 } settings;
@@ -61,8 +62,8 @@ static bool has_file(const char *folder, const char *name)
 
 /* Reads the flags of the run that saved the checkpoints, or exported the folder. Its run_file
  * stays: texts belong to it. The tokenizer's files lie in the folder of an export; of a run that
- * learned bytes they are those of an earlier one. */
-static void read_run(settings *s, const cli_command *command, char **argv)
+ * learned bytes they are those of an earlier one. False: no run wrote the folder. */
+static bool read_run(settings *s, const cli_command *command, char **argv)
 {
     const char *folder = s->checkpoint != NULL ? s->checkpoint : s->weights;
     const bool beside = has_file(folder, "tokenizer.json") || has_file(folder, "vocab.json");
@@ -76,7 +77,7 @@ static void read_run(settings *s, const cli_command *command, char **argv)
                           "--tokenizer say\n",
                           folder);
         }
-        return;
+        return false;
     }
     const char *format = run_file_text(run, "format"), *used = run_file_text(run, "tokenizer");
     const bool shards = format != NULL && strcmp(format, "tokens") == 0;
@@ -91,6 +92,7 @@ static void read_run(settings *s, const cli_command *command, char **argv)
     } else if (s->tokenizer == NULL) {
         s->tokenizer = "bytes";
     }
+    return true;
 }
 
 static void check_model_is_named(const settings *s)
@@ -166,12 +168,13 @@ static settings read_flags(int argc, char **argv)
         .ranked = true};
     read_options(&command, argc, argv);
     check_model_is_named(&s);
-    read_run(&s, &command, argv);
+    const bool of_run = read_run(&s, &command, argv);
     if (s.greedy) {
         s.sampling.temperature = 0.0;
     }
     if (s.weights && decoder_read_config(s.weights, &s.shape, argv)) {
         s.shape.context = s.shape.positions;
+        s.published = !of_run;
     } else {
         decoder_check(&s.shape, argv);
     }
@@ -261,11 +264,17 @@ static void open_model(writer *w)
     }
 }
 
-/* The token before the first one of a text, with which an empty prompt begins; -1: none. */
-static int32_t start_of_text(const writer *w)
+/* The token before the first of the prompt, -1: none. A published model expects the one of its
+ * tokenizer; texts of train_gpt have none. An empty prompt needs one to begin with. */
+static int32_t start_of_text(const writer *w, const int32_t *ids, int64_t count)
 {
-    int32_t end = ls_tokenizer_id(w->tokenizer, "<|endoftext|>");
-    return end >= 0 ? end : ls_tokenizer_id(w->tokenizer, "\n");
+    const int32_t start = w->set->published ? ls_tokenizer_start(w->tokenizer) : -1;
+    if (count > 0) {
+        return ids[0] == start ? -1 : start; /* the prompt may have it in its text */
+    }
+    const int32_t end = ls_tokenizer_id(w->tokenizer, "<|endoftext|>");
+    const int32_t usual = start >= 0 ? start : end;
+    return usual >= 0 ? usual : ls_tokenizer_id(w->tokenizer, "\n");
 }
 
 /* Encodes the prompt into w->text, which has room for all tokens to come. */
@@ -273,17 +282,21 @@ static void read_prompt(writer *w)
 {
     const settings *s = w->set;
     int32_t *ids = NULL;
-    must(ls_tokenizer_encode(w->tokenizer, s->prompt, strlen(s->prompt), &ids, &w->length));
-    w->text = calloc((size_t)(w->length + s->tokens + 1), sizeof *w->text);
+    int64_t count;
+    must(ls_tokenizer_encode(w->tokenizer, s->prompt, strlen(s->prompt), &ids, &count));
+    w->text = calloc((size_t)(count + s->tokens + 1), sizeof *w->text);
     if (!w->text) {
         give_up(EXIT_FAILURE, "no memory");
     }
-    if (w->length > 0) {
-        memcpy(w->text, ids, (size_t)w->length * sizeof *ids);
-    } else if ((w->text[w->length++] = start_of_text(w)) < 0) {
+    const int32_t start = start_of_text(w, ids, count);
+    if (start >= 0) {
+        w->text[w->length++] = start;
+    } else if (count == 0) {
         give_up(EXIT_USAGE, "--prompt is empty and the tokenizer has no <|endoftext|> to begin "
                             "with; give a prompt");
     }
+    memcpy(w->text + w->length, ids, (size_t)count * sizeof *ids);
+    w->length += count;
     ls_bytes_free(ids);
     for (int64_t i = 0; i < w->length; i++) {
         if (w->text[i] >= s->shape.vocab) {

@@ -36,7 +36,7 @@ typedef struct ls_tokenizer ls_tokenizer;
  * normalizer (none, NFC, or Prepend and Replace as Llama 2 has them) and the pre-tokenizer are
  * read, which must be Metaspace, ByteLevel, or Splits (isolated) and Digits followed by ByteLevel.
  * The decoder is not read. The post-processor and saved truncation and padding are not applied: all
- * tokens of a text are given, and the caller adds tokens around it.
+ * tokens of a text are given, and the caller adds tokens around it (ls_tokenizer_start).
  *
  * NULL on failure; the message names the file and the position: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM
  * (unreadable), LS_ERR_FORMAT, LS_ERR_UNSUPPORTED (another model, normalizer or pre-tokenizer, an
@@ -49,6 +49,11 @@ LS_API int64_t ls_tokenizer_count(const ls_tokenizer *tokenizer);
 
 /* The id of the token with this text, special or not; -1 if it does not exist. */
 LS_API int32_t ls_tokenizer_id(const ls_tokenizer *tokenizer, const char *token);
+
+/* The id that the post-processor of a tokenizer.json (TemplateProcessing) puts before a text, as
+ * that of <s> in Llama 2's; -1: it puts none. Models that were trained with it expect it before a
+ * prompt. */
+LS_API int32_t ls_tokenizer_start(const ls_tokenizer *tokenizer);
 
 /* Converts text[bytes] to *count ids in new memory, which ls_bytes_free(*ids) frees. Special tokens
  * in the text are recognised, as in `tokenizers`, so never encode untrusted text together with your

@@ -10,7 +10,8 @@
  * GPT-NeoX and ModernBERT the normalizer NFC. Llama 2, Mistral and Mixtral have SentencePiece's
  * form (pieces.c), where the normalizers Prepend and Replace, or the pre-tokenizer Metaspace, write
  * spaces as "▁". An option that would change ids and is not implemented is refused, not ignored.
- * What is done to whole texts is the caller's: truncation, padding, post_processor.
+ * What is done to whole texts is the caller's: truncation, padding, post_processor, of which the
+ * token before a text is read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -409,6 +410,34 @@ static ls_status read_splitter(reader *r, const json_t *pre)
     return json_array_size(list) > 0 ? LS_OK : other_splitter(r);
 }
 
+/* ---- post-processor ----------------------------------------------------------------------- */
+
+/* "single": [{"SpecialToken": {"id": "<s>", …}}, {"Sequence": …}] */
+static ls_status read_start(const reader *r, const json_t *post)
+{
+    const json_t *first = json_array_get(json_object_get(post, "single"), 0);
+    const char *name = text_of(json_object_get(first, "SpecialToken"), "id");
+    if (*name == '\0') {
+        return LS_OK;
+    }
+    r->t->start_id = ls_tokenizer_id(r->t, name);
+    return r->t->start_id < 0 ? malformed(r, "the token before a text in \"post_processor\"")
+                              : LS_OK;
+}
+
+/* Llama 3 has a sequence of ByteLevel and the template. */
+static ls_status read_post_processor(const reader *r, const json_t *post)
+{
+    size_t i;
+    json_t *one;
+    LS_TRY(read_start(r, post));
+    json_array_foreach(json_object_get(post, "processors"), i, one)
+    {
+        LS_TRY(read_start(r, one));
+    }
+    return LS_OK;
+}
+
 /* ---- all ---------------------------------------------------------------------------------- */
 
 /* The order matters: merges and unk_token refer to tokens that earlier steps read. */
@@ -420,7 +449,8 @@ static ls_status read_root(reader *r, const json_t *root)
     LS_TRY(read_all_added(r, json_object_get(root, "added_tokens")));
     LS_TRY(read_unknown(r, model));
     LS_TRY(read_normalizers(r, json_object_get(root, "normalizer")));
-    return read_splitter(r, json_object_get(root, "pre_tokenizer"));
+    LS_TRY(read_splitter(r, json_object_get(root, "pre_tokenizer")));
+    return read_post_processor(r, json_object_get(root, "post_processor"));
 }
 
 /* On failure *t is filled partly; the caller frees it. */

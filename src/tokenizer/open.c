@@ -20,6 +20,7 @@ static ls_tokenizer *tokenizer_new(const ls__env *env)
     if (t != NULL) {
         t->env = env;
         t->unknown_id = -1;
+        t->start_id = -1;
         memset(t->byte_id, 0xff, sizeof t->byte_id); /* -1 each */
         ls__vocab_init(&t->vocab, env);
         ls__merges_init(&t->merges, env);
@@ -59,6 +60,11 @@ int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
         }
     }
     return t != NULL && token != NULL ? ls__vocab_find(&t->vocab, token, bytes) : -1;
+}
+
+int32_t ls_tokenizer_start(const ls_tokenizer *t)
+{
+    return t != NULL ? t->start_id : -1;
 }
 
 /* ---- tables for encoding ------------------------------------------------------------------ */

@@ -137,6 +137,7 @@ struct ls_tokenizer {
     int64_t listed;       /* rows of the file that have an id, which bound the ids */
     int32_t byte_id[256]; /* of a byte alone; -1: none */
     int32_t unknown_id;   /* of bytes that have none themselves; -1: they are errors */
+    int32_t start_id;     /* stands before a text, if the caller puts it there; -1: none */
     ls__added *added;     /* by first byte, and of one first byte the longest first */
     int added_count;
     int added_from[257]; /* those that begin with byte b: added_from[b] to added_from[b + 1] */

@@ -170,6 +170,48 @@ def greedy_words_are_those_of_transformers():
     assert ascii(ours.text[:-1]) == text.strip(), (ascii(ours.text), text)
 
 
+THEIR_LLAMA = """
+import json, pathlib, sys, torch, transformers
+folder, source, *prompts = sys.argv[1:]
+torch.manual_seed(5)
+whole = json.loads(pathlib.Path(source).read_text())
+start = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+whole["post_processor"] = {"type": "TemplateProcessing", "single": [start, {"Sequence": {"id": "A", "type_id": 0}}],
+                           "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                           "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+(pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(whole))
+tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=folder + "/tokenizer.json")
+config = transformers.LlamaConfig(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=32,
+                                  intermediate_size=64, max_position_embeddings=64, vocab_size=len(tokenizer))
+model = transformers.LlamaForCausalLM(config).eval()
+with torch.no_grad():
+    for value in model.parameters():
+        value.mul_(4)
+    model.lm_head.weight[:259] = 0  # no special token, and no byte
+model.save_pretrained(folder)
+for prompt in prompts:
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    assert ids[0, 0] == 1, ids
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False, pad_token_id=0,
+                         eos_token_id=None)
+    print("said", ascii("".join(tokenizer.convert_ids_to_tokens(out[0, ids.shape[1]:])).replace("\u2581", " ")))
+"""
+
+
+@test
+def a_llama_reads_the_token_before_its_prompt_that_transformers_puts_there():
+    (FOLDER / "spaced").mkdir()
+    prompts = ["the bucket waits", "  of", ""]
+    out = with_transformers(python(), THEIR_LLAMA, FOLDER / "spaced",
+                            SOURCE / "tests/unit/tokenizer/fixture/pieces/tokenizer.json", *prompts)
+    wanted = [line.removeprefix("said ") for line in out.splitlines() if line.startswith("said ")]
+    for prompt, want in zip(prompts, wanted, strict=True):
+        greedy = ("--weights", "spaced", "--greedy", "--tokens", 24, "--prompt")
+        assert ascii(generate(*greedy, prompt).text[len(prompt):-1]) == want, (prompt, want)
+        if prompt:  # it is not put there twice
+            assert ascii(generate(*greedy, "<s>" + prompt).text[3 + len(prompt):-1]) == want, (prompt, want)
+
+
 @test
 def a_trained_model_writes_what_it_has_learned():
     greedy = generate(*trained(), "--prompt", "hijk", "--greedy", "--tokens", 60).text

@@ -135,6 +135,36 @@ TEST(what_would_change_ids_of_pieces_is_refused)
     end();
 }
 
+#define TEMPLATE(name)                                                                             \
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"" name               \
+    "\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]}"
+
+static void check_start(const char *post, int32_t want)
+{
+    char beside[1024];
+    ls_tokenizer *t = NULL;
+    (void)snprintf(beside, sizeof beside, WHOLE "\"post_processor\":%s,", post);
+    CHECK_STATUS(open_json(GOOD, beside), LS_OK);
+    CHECK_OK(LS_STATUS_OF(t = ls_tokenizer_new(scratch_at("tokenizer.json"))));
+    CHECK_INT(ls_tokenizer_start(t), want);
+    ls_tokenizer_free(t);
+}
+
+TEST(the_token_before_a_text_is_that_of_the_post_processor)
+{
+    start();
+    check_start(TEMPLATE("b"), 1);
+    check_start(
+        "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE("a") "]}", 0);
+    check_start("null", -1);
+    check_start("{\"type\":\"ByteLevel\"}", -1);
+    check_start("{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}}]}", -1);
+    CHECK_INT(ls_tokenizer_start(NULL), -1);
+    CHECK_STATUS(open_json(GOOD, WHOLE "\"post_processor\":" TEMPLATE("<s>") ","), LS_ERR_FORMAT);
+    CHECK_CONTAINS(ls_error_message(), "the token before a text in \"post_processor\" is missing");
+    end();
+}
+
 #define DIGITS "{\"type\":\"Digits\"},"
 
 TEST(a_pre_tokenizer_of_too_many_steps_is_refused)
