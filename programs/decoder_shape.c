@@ -37,6 +37,7 @@ static void check_meaning(const decoder_shape *shape, char *const *argv)
 {
     static const char *const of_rotary[] = {"kv-heads", "hidden", "tied"};
     static const char *const sizes[] = {"layers", "dim", "heads"};
+    const bool lstm = strcmp(shape->model, "lstm") == 0;
     const char *const of_experts[] = {"experts", "experts-per-token", shape->top_k_flag, "capacity",
                                       "padded",  "balance-loss"};
     const bool llama = decoder_is_llama(shape->model);
@@ -46,6 +47,12 @@ static void check_meaning(const decoder_shape *shape, char *const *argv)
         if (flag != NULL && !decoder_has_experts(shape->model) && is_given(flag, argv)) {
             refuse_flag(flag, shape, "moe or mixtral");
         }
+    }
+    if (lstm && is_given("heads", argv)) {
+        refuse_flag("heads", shape, "gpt, moe, llama or mixtral");
+    }
+    if ((lstm || decoder_is_gpt2(shape->model)) && is_given("init-std", argv)) {
+        refuse_flag("init-std", shape, "gpt, moe, llama or mixtral");
     }
     for (int i = 0; i < 3; i++) {
         if (!(i < 2 ? rotary : llama) && is_given(of_rotary[i], argv)) {

@@ -93,6 +93,10 @@ static settings *read_flags(int argc, char **argv)
                                  .count = (int)(sizeof options / sizeof options[0])};
     trainer_read_options(&command, &s.train, argc, argv);
     const int format = cli_choice(FORMATS, s.format);
+    if (s.train.init && is_given("init-std", argv)) {
+        give_up(EXIT_USAGE, "--init-std is of values that are drawn, and --init loads them; leave "
+                            "one of them out");
+    }
     if (!s.data) {
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }

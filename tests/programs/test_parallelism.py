@@ -33,14 +33,16 @@ DIGIT = 1e-9  # of the losses that a run records
 
 PASSES = 8  # forwards and backwards of a step, over all replicas and micro-batches
 STEPS = 5
-DECODER = ("--layers", 4, "--dim", 32, "--heads", 4, "--context", 32)
+WITHOUT_HEADS = ("--layers", 4, "--dim", 32, "--context", 32)
+DECODER = (*WITHOUT_HEADS, "--heads", 4)
 EXPERTS = ("--model", "moe", "--experts", 8, "--experts-per-token", 2)
-SHAPE = (*DECODER, "--batch", 1, "--dropout", 0, "--eval-windows", 24)
+DATA = ("--batch", 1, "--dropout", 0, "--eval-windows", 24)
+SHAPE = (*DECODER, *DATA)
 MODELS = {
     "gpt": ("gpt", SHAPE),
     "moe": ("gpt", (*SHAPE, *EXPERTS)),
     "bert": ("bert", ("--layers", 2, "--dim", 32, "--heads", 4, "--context", 32, "--batch", 1, "--dropout", 0, "--vocab", 257)),
-    "lstm": ("gpt", (*SHAPE, "--model", "lstm")),
+    "lstm": ("gpt", (*WITHOUT_HEADS, *DATA, "--model", "lstm")),
     "cnn": ("image", ("--model", "cnn", "--classes", 4, "--batch", 2, "--optim", "adamw", "--lr", 1e-3)),
     "vit": ("image", ("--model", "vit", "--patch", 8, "--layers", 2, "--dim", 32, "--heads", 4, "--classes", 4, "--batch", 2,
                       "--optim", "adamw", "--lr", 1e-3)),

@@ -30,7 +30,8 @@ def text():
 
 
 def train(ranks, *flags):
-    return training.train("train_gpt", ranks, "--data", text(), *SMALL, *flags, cwd=FOLDER)
+    shape = SMALL if "lstm" not in flags else ("--layers", 1, "--dim", 32, "--context", 32)
+    return training.train("train_gpt", ranks, "--data", text(), *shape, *flags, cwd=FOLDER)
 
 
 @test

@@ -14,7 +14,7 @@ sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
 import event_file
 import gpt2_folder
 import training
-from sentences import says
+from sentences import says, sentence
 from tap import BUILD, Skip, command, run, test
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-mesh-")
@@ -375,6 +375,13 @@ def what_goes_not_together_is_refused():
          "--exact layout is for replicas of whole models, and the ranks of ep have other experts; give --mesh dp alone")
     for flag in ("--top-k", "--balance-loss"):
         says(refused(1, flag, 1), "--%s is for --model %s, and this is a %s; leave it out, or give --model")
+    for flags, words in (
+            (("--model", "lstm"), "--heads is for --model gpt, moe, llama or mixtral, and this is a lstm"),
+            (("--model", "gpt2", "--init-std", 0.1), "--init-std is for --model gpt, moe, llama or mixtral, and this is a gpt2"),
+            (("--init", "nowhere", "--init-std", 0.1),
+             sentence("--init-std is of values that are drawn, and --init loads them; leave one of them out"))):
+        said = refused(1, *flags)
+        assert words in said, said
     says(refused(1, "--model", "moe", "--experts", 2, "--top-k", 3),
          "--experts-per-token %lld of --experts %lld; give at most all")
     says(refused(4, "--model", "moe", "--experts", 6, "--mesh", "ep=4"),
@@ -400,7 +407,8 @@ def models_that_an_axis_cannot_divide_are_refused_before_the_first_step():
             ("image", "tp=2", "layers of a model cnn", (*images, "--model", "cnn")),
             ("image", "tp=2", "layers of a model resnet", (*images, "--model", "resnet18")),
             ("image", "dp=1,cp=2", "inputs of a model vit", (*images, "--model", "vit"))):
-        shape = () if kind == "image" else ("--data", text(), "--layers", 1, "--dim", 16, "--heads", 2)
+        heads = () if "lstm" in flags else ("--heads", 2)
+        shape = () if kind == "image" else ("--data", text(), "--layers", 1, "--dim", 16, *heads)
         done = subprocess.run([str(a) for a in (LOCKSTEP, "train", kind, "-n", 2, "--mesh", mesh, "--steps", 1, *shape, *flags)],
                               text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
         assert done.returncode == 2 and "before training" not in done.stdout, done.stdout

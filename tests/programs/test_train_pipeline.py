@@ -30,8 +30,9 @@ FILES = itertools.count()
 
 def gpt(*flags):
     """Eight parts, so that four ranks may have two stages each."""
-    return ("train_gpt", "--data", text(FOLDER), "--layers", 6, "--dim", 32, "--heads", 2, "--context", 16, "--dropout",
-            0.2, "--batch", 2, "--eval-windows", 40, "--steps", STEPS, *flags)
+    heads = () if "lstm" in flags else ("--heads", 2)
+    return ("train_gpt", "--data", text(FOLDER), "--layers", 6, "--dim", 32, *heads, "--context", 16, "--dropout", 0.2,
+            "--batch", 2, "--eval-windows", 40, "--steps", STEPS, *flags)
 
 
 def image(*flags):
