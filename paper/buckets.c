@@ -93,20 +93,22 @@ static bool measure(paper *p, json_t *table, const paper_network *n, int ranks)
 {
     const json_t *row[SIZES] = {NULL};
     json_t *rows = rows_of(p, n, ranks);
+    bool whole = true;
     for (int s = 0; s < SIZES; s++) {
         if (is_measured(p, s, ranks)) {
             row[s] = paper_find(rows, "mode", "overlap", "buckets", sizes[s].size, NULL);
-            if (row[s] == NULL) {
-                json_decref(rows);
-                return false;
-            }
+            whole = whole && row[s] != NULL; /* else it was interrupted in the first turn */
+        }
+        if (row[s] != NULL) {
             add(table, n, sizes[s].shown, row[s]);
         }
     }
-    note_steps(p, row[0]);
-    add_claims(p, n, row);
+    if (whole) {
+        note_steps(p, row[0]);
+        add_claims(p, n, row);
+    }
     json_decref(rows);
-    return true;
+    return whole;
 }
 
 /* A table and a plot of one medium. */

@@ -949,6 +949,25 @@ def an_interrupted_measurement_keeps_the_turns_that_it_has():
     assert not measured.parent.exists(), "a folder stays"
 
 
+def interrupted_first_turn(name, *flags):
+    """The rows of the first table, interrupted as soon as there are any."""
+    out = pathlib.Path(SCRATCH.name) / f"interrupted-{name}"
+    process = started("paper", name, *flags, "--turns", "1", "--out", str(out))
+    wait_for(lambda: rows_file(process))
+    wait_for(rows_file(process).exists)
+    status, output, errors = ended(process, signal.SIGINT)
+    assert status == 1 and "INCOMPLETE: interrupted" in output, errors
+    return rows_of(json.loads((out / f"{name}.json").read_text())["tables"][0])
+
+
+@test
+def an_interrupted_first_turn_keeps_what_of_it_has_been_measured():
+    hooks = [row["hook"] for row in interrupted_first_turn("compression", "--model", "digits", "--transport", "shm", "--steps", "200")]
+    assert hooks[:1] == ["plain"] and len(hooks) < 8, hooks
+    buckets = [row["bucket"] for row in interrupted_first_turn("fig7", *REPLAYED, "--steps", "20")]
+    assert buckets[:1] == ["0"] and len(buckets) < 7, buckets
+
+
 @test
 def what_is_killed_leaves_the_measurements_before_it():
     out = pathlib.Path(SCRATCH.name) / "killed"
