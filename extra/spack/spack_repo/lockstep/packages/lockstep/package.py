@@ -30,6 +30,7 @@ class Lockstep(MesonPackage):
     variant("cuda", default=False, description="Kernels of the device cuda")
 
     depends_on("c", type="build")
+    depends_on("cxx", type="build", when="+cuda")  # of nvcc
     depends_on("meson@0.61:", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("python@3.8:", type="build")
