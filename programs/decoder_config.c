@@ -188,15 +188,27 @@ static void read_scaling(const json_t *rope, const char *path, ls_rotary_scaling
     }
 }
 
-/* transformers 5 writes an object, earlier versions "rope_theta" and, where it is scaled,
- * "rope_scaling". */
+/* transformers 5 writes "rope_parameters", earlier versions "rope_theta" and, where it is scaled,
+ * "rope_scaling". transformers 5 takes the latter where a file has both. NULL: it has none. */
+static const json_t *rope_of(const json_t *config, const char *path)
+{
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    const json_t *found = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && json_object_size(found) == 0; i++) {
+        found = json_object_get(config, names[i]);
+        if (found != NULL && !json_is_null(found) && !json_is_object(found)) {
+            give_up(EXIT_FAILURE, "\"%s\": \"%s\" is no object; is it damaged?", path, names[i]);
+        }
+    }
+    return found;
+}
+
 static void read_rope(const json_t *config, const char *path, decoder_shape *shape)
 {
-    const json_t *object = json_object_get(config, "rope_parameters");
-    read_scaling(object, path, &shape->rope_scaling);
-    read_scaling(json_object_get(config, "rope_scaling"), path, &shape->rope_scaling);
-    const bool inside = json_object_get(object, "rope_theta") != NULL;
-    shape->rope_base = number_or_0(inside ? object : config, "rope_theta", path);
+    const json_t *rope = rope_of(config, path);
+    const bool inside = json_object_get(rope, "rope_theta") != NULL;
+    read_scaling(rope, path, &shape->rope_scaling);
+    shape->rope_base = number_or_0(inside ? rope : config, "rope_theta", path);
 }
 
 /* The part that Llama and Mixtral have alike. */

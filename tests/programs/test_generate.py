@@ -198,6 +198,20 @@ for prompt in prompts:
 """
 
 
+def check_forms_of_rope(path, text):
+    """What transformers 5 takes: "rope_scaling" alone where it is given, with "rope_theta" in it or beside it."""
+    plain, linear, texts = text(), {"rope_type": "linear", "factor": 4.0}, []
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    for form in ({"rope_theta": 50.0, "rope_scaling": linear}, {"rope_scaling": dict(linear, rope_theta=50.0)},
+                 {"rope_theta": 50, "rope_scaling": {"type": "linear", "factor": 4}},
+                 {"rope_scaling": {}, "rope_parameters": dict(linear, rope_theta=50.0)},
+                 {"rope_theta": 50.0, "rope_scaling": linear, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}):
+        path.write_text(json.dumps(dict(config, **form)))
+        texts.append(text())
+    assert set(texts) == {texts[0]} != {plain}, (plain, texts)
+
+
 @test
 def a_llama_reads_the_token_before_its_prompt_that_transformers_puts_there():
     (FOLDER / "spaced").mkdir()
@@ -210,6 +224,7 @@ def a_llama_reads_the_token_before_its_prompt_that_transformers_puts_there():
         assert ascii(generate(*greedy, prompt).text[len(prompt):-1]) == want, (prompt, want)
         if prompt:  # it is not put there twice
             assert ascii(generate(*greedy, "<s>" + prompt).text[3 + len(prompt):-1]) == want, (prompt, want)
+    check_forms_of_rope(FOLDER / "spaced/config.json", lambda: generate(*greedy, prompts[0]).text)
 
 
 @test
@@ -323,7 +338,7 @@ def what_cannot_be_is_refused_in_words():
     for name, more in (("biased", {"attention_bias": True}), ("mlp-biased", {"mlp_bias": True}),
                        ("far", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), ("dynamic", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}), ("theta", {"rope_theta": "1e4"}),
                        ("faster", {"rope_scaling": {"type": "linear", "factor": 0.5}}),
-                       ("wordless", {"rope_scaling": {"rope_type": "default"}})):
+                       ("wordless", {"rope_scaling": {"rope_type": "default"}}), ("stringy", {"rope_scaling": "llama3"})):
         (FOLDER / name).mkdir(exist_ok=True)
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
             model_type="llama", num_hidden_layers=1, num_attention_heads=4, hidden_size=8, intermediate_size=8,
@@ -364,6 +379,7 @@ def what_cannot_be_is_refused_in_words():
             (1, '"mlp_bias" is not false', "--weights", "mlp-biased"),
             (1, "rotary positions are scaled (yarn)", "--weights", "yarn"),
             (1, "(--tokenizer names another tokenizer)", "--weights", "wordless"),
+            (1, sentence('"%s": "%s" is no object; is it damaged?'), "--weights", "stringy"),
             (1, sentence('"%s": "%s" is no number above 0; is it damaged?'), "--weights", "theta"),
             (2, sentence('--%s contradicts "%s", whose model has %lld; leave it out'), "--weights", "grouped", "--layers", 5),
             (2, sentence('--model %s contradicts "%s", which is of a %s; leave it out'), "--weights", "grouped", "--model",
