@@ -173,21 +173,19 @@ static ls_status sum_up_all(ls__bench_ddp *b)
     return LS_OK;
 }
 
-/* The rows of the first `count` contenders after so many turns, in case there are no more turns. */
-static ls_status keep(ls__bench_ddp *b, int rounds, int count)
+/* The rows of the turns so far, in case there are no more of them. */
+static ls_status keep(ls__bench_ddp *b, int rounds)
 {
-    const int asked = b->rounds, all = b->count;
-    if (b->json == NULL || (rounds == asked && count == all)) {
+    const int asked = b->rounds;
+    if (rounds == asked) {
         return LS_OK;
     }
     b->rounds = rounds;
-    b->count = count;
     const ls_status status = sum_up_all(b);
-    if (status == LS_OK && ls_rank() == 0) {
+    if (status == LS_OK && ls_rank() == 0 && b->json != NULL) {
         ls__bench_ddp_keep(b);
     }
     b->rounds = asked;
-    b->count = all;
     return status;
 }
 
@@ -213,9 +211,8 @@ static ls_status measure(ls__bench_ddp *b)
         LS_TRY(wait_for_turn(b));
         for (int i = 0; i < b->count; i++) {
             LS_TRY(turn(b, &b->contender[(i + round) % b->count]));
-            LS_TRY(round == 0 ? keep(b, 1, i + 1) : LS_OK);
         }
-        LS_TRY(round > 0 ? keep(b, round + 1, b->count) : LS_OK);
+        LS_TRY(keep(b, round + 1));
     }
     LS_TRY(wait_for_turn(b));
     return sum_up_all(b);

@@ -93,22 +93,20 @@ static bool measure(paper *p, json_t *table, const paper_network *n, int ranks)
 {
     const json_t *row[SIZES] = {NULL};
     json_t *rows = rows_of(p, n, ranks);
-    bool whole = true;
     for (int s = 0; s < SIZES; s++) {
         if (is_measured(p, s, ranks)) {
             row[s] = paper_find(rows, "mode", "overlap", "buckets", sizes[s].size, NULL);
-            whole = whole && row[s] != NULL; /* else it was interrupted in the first turn */
-        }
-        if (row[s] != NULL) {
+            if (row[s] == NULL) {
+                json_decref(rows);
+                return false;
+            }
             add(table, n, sizes[s].shown, row[s]);
         }
     }
-    if (whole) {
-        note_steps(p, row[0]);
-        add_claims(p, n, row);
-    }
+    note_steps(p, row[0]);
+    add_claims(p, n, row);
     json_decref(rows);
-    return whole;
+    return true;
 }
 
 /* A table and a plot of one medium. */

@@ -181,10 +181,8 @@ static bool ddp(paper *p, json_t *table)
     add(p, table, "flat", flat);
     add(p, table, "overlap", overlap);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const json_t *row = paper_find(rows, "mode", "overlap", "buckets", sizes[i], NULL);
-        if (row != NULL) {
-            add_bucket(p, table, sizes[i], row);
-        }
+        add_bucket(p, table, sizes[i],
+                   paper_find(rows, "mode", "overlap", "buckets", sizes[i], NULL));
     }
     claims(p, naive, flat, overlap);
     json_decref(rows);

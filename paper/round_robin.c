@@ -32,17 +32,13 @@ static bool measure(paper *p, json_t *table, const paper_network *n)
     json_t *rows = paper_replayed_rows(p, n, RANKS, "overlap", "5", more);
     for (int i = 0; i < COUNTS && rows != NULL; i++) {
         const json_t *row = paper_find(rows, "groups", counts[i], NULL);
-        if (row == NULL) { /* interrupted in the first turn */
-            break;
-        }
         paper_row(table, "[s, s, i, f, f, f, f, o]", n->title, counts[i],
                   (int)json_array_size(json_object_get(row, "bucket_bytes")),
                   paper_mean(row, "step"), paper_deviation(row, "step"), paper_mean(row, "exposed"),
                   paper_number(row, "hidden_share"), paper_list(row, "step"));
     }
-    const json_t *three = paper_find(rows, "groups", "3", NULL);
-    if (three != NULL) {
-        claim(p, n, three, paper_find(rows, "groups", "1", NULL));
+    if (rows != NULL) {
+        claim(p, n, paper_find(rows, "groups", "3", NULL), paper_find(rows, "groups", "1", NULL));
     }
     json_decref(rows);
     return rows != NULL;

@@ -217,7 +217,7 @@ static bool replay(const series *s, int ranks)
                                        claims ? "overlap,local" : "overlap", BUCKETS, NULL);
     const json_t *overlap = paper_find(rows, "mode", "overlap", NULL);
     const bool good = overlap != NULL && add(s, ranks, overlap);
-    if (good && claims && paper_find(rows, "mode", "local", NULL) != NULL) {
+    if (good && claims) {
         claim(s, rows);
     }
     json_decref(rows);

@@ -37,9 +37,6 @@ static bool measure(paper *p, json_t *table, const paper_network *n, int ranks)
     (void)snprintf(series, sizeof series, "%s, %d ranks", n->title, ranks);
     for (int i = 0; i < INTERVALS && rows != NULL; i++) {
         row = paper_find(rows, "skip", intervals[i], NULL);
-        if (row == NULL) { /* interrupted in the first turn */
-            break;
-        }
         paper_row(table, "[s, i, f, f, f, f, f, s, o, o]", n->title, ranks,
                   paper_number(row, "skip"), paper_mean(row, "step"), paper_deviation(row, "step"),
                   paper_mean(row, "exposed"),
