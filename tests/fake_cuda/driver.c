@@ -32,8 +32,13 @@ enum {
     NO_FILE = 301,
     NOT_FOUND = 500,
     NOT_READY = 600,
-    ILLEGAL_ADDRESS = 700
+    ILLEGAL_ADDRESS = 700,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_WRONG_THREAD = 908
 };
+
+enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED }; /* CUstreamCaptureMode */
 
 enum { MEMORY_TYPE = 2, IS_MANAGED = 8, OF_DEVICE = 2 }; /* CUpointer_attribute, CUmemorytype */
 
@@ -43,6 +48,11 @@ typedef struct work {
     _Alignas(16) char args[];
 } work;
 
+typedef struct graph { /* what a capture has recorded */
+    int refs;          /* its handles, and launches that run. Sync: atomic */
+    work *first, **last;
+} graph;
+
 typedef struct stream {
     struct stream *older;
     pthread_t thread;
@@ -51,6 +61,9 @@ typedef struct stream {
     work *first, **last;
     uint64_t put, ended;
     bool held;
+    graph *captures; /* into which work goes; NULL: it runs */
+    pthread_t capturer;
+    bool invalid; /* the capture has failed */
     uint64_t random;
     long delay_us;
 } stream;
@@ -75,13 +88,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything below 
 static char *seen, *own;
 static size_t end, used, limit = MEMORY_BYTES;
 static block blocks[BLOCKS_MAX];
-static int block_count, fail_code;
-static uint64_t launched;
+static int block_count, fail_code, fail_graph_code;
+static uint64_t launched, replayed;
+static int graph_count;
 static stream *streams; /* the newest */
 static event *events;
 static context contexts[DEVICES_MAX];
 static const emulated_module *module_loaded;
 static _Thread_local context *current;
+static _Thread_local stream *capturing; /* by this thread */
+static _Thread_local int mode = MODE_GLOBAL;
 
 static long setting(const char *name, long otherwise)
 {
@@ -111,6 +127,21 @@ void fake_cuda_fail_next(int code)
     fail_code = code;
 }
 
+void fake_cuda_fail_graph(int code)
+{
+    fail_graph_code = code;
+}
+
+uint64_t fake_cuda_replayed(void)
+{
+    return __atomic_load_n(&replayed, __ATOMIC_RELAXED);
+}
+
+int fake_cuda_graphs(void)
+{
+    return __atomic_load_n(&graph_count, __ATOMIC_RELAXED);
+}
+
 void fake_cuda_hold(void *of, int holds)
 {
     stream *s = of;
@@ -118,6 +149,19 @@ void fake_cuda_hold(void *of, int holds)
     s->held = holds != 0;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- what a capture forbids ------------------------------------------------------------------ */
+
+/* A call that waits, or that CUDA calls unsafe, by a thread that captures; `safe` calls may be made
+ * in a relaxed mode. The capture is lost. */
+static bool forbidden(bool safe)
+{
+    if (capturing == NULL || (safe && mode == MODE_RELAXED)) {
+        return false;
+    }
+    capturing->invalid = true;
+    return true;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -181,8 +225,8 @@ static block *find_block(size_t bytes)
 FAKE_PUBLIC int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
 {
     const size_t size = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    if (current == NULL) {
-        return NO_CONTEXT;
+    if (current == NULL || forbidden(true)) {
+        return current == NULL ? NO_CONTEXT : CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_lock(&lock);
     block *b = used + size <= limit ? find_block(size) : NULL;
@@ -202,6 +246,9 @@ static void drain(stream *s);
 FAKE_PUBLIC int cuMemFree_v2(uint64_t memory)
 {
     int code = INVALID;
+    if (forbidden(false)) {
+        return CAPTURE_UNSUPPORTED;
+    }
     pthread_mutex_lock(&lock);
     stream *newest = streams;
     pthread_mutex_unlock(&lock);
@@ -295,10 +342,15 @@ static void enqueue(void *to, void (*run)(void *args), const void *args, size_t 
         return;
     }
     pthread_mutex_lock(&s->lock);
-    *s->last = w;
-    s->last = &w->next;
-    s->put++;
-    pthread_cond_broadcast(&s->changed);
+    if (s->captures != NULL) {
+        *s->captures->last = w;
+        s->captures->last = &w->next;
+    } else {
+        *s->last = w;
+        s->last = &w->next;
+        s->put++;
+        pthread_cond_broadcast(&s->changed);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -356,11 +408,129 @@ FAKE_PUBLIC int cuStreamDestroy_v2(void *s)
     return SUCCESS;
 }
 
-FAKE_PUBLIC int cuStreamSynchronize(void *s)
+/* Of a stream that is captured nobody may wait, and that ends the capture. */
+FAKE_PUBLIC int cuStreamSynchronize(void *of)
 {
+    stream *s = of;
+    if (s != NULL && s->captures != NULL) {
+        s->invalid = true;
+        return CAPTURE_UNSUPPORTED;
+    }
     if (s != NULL) {
         drain(s);
     }
+    return SUCCESS;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static void unref(graph *g)
+{
+    if (__atomic_sub_fetch(&g->refs, 1, __ATOMIC_ACQ_REL) > 0) {
+        return;
+    }
+    while (g->first != NULL) {
+        work *w = g->first;
+        g->first = w->next;
+        free(w);
+    }
+    free(g);
+    __atomic_fetch_sub(&graph_count, 1, __ATOMIC_RELAXED);
+}
+
+FAKE_PUBLIC int cuStreamBeginCapture_v2(void *of, int how)
+{
+    stream *s = of;
+    if (s == NULL || s->captures != NULL || capturing != NULL || how != MODE_THREAD_LOCAL) {
+        return CAPTURE_UNSUPPORTED;
+    }
+    graph *g = calloc(1, sizeof *g);
+    if (g == NULL) {
+        return OUT_OF_MEMORY;
+    }
+    g->refs = 1;
+    g->last = &g->first;
+    __atomic_fetch_add(&graph_count, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&s->lock);
+    s->captures = g;
+    s->capturer = pthread_self();
+    s->invalid = false;
+    pthread_mutex_unlock(&s->lock);
+    capturing = s;
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuStreamEndCapture(void *of, void **out)
+{
+    stream *s = of;
+    *out = NULL;
+    if (s->captures == NULL || !pthread_equal(s->capturer, pthread_self())) {
+        return CAPTURE_WRONG_THREAD;
+    }
+    graph *g = s->captures;
+    pthread_mutex_lock(&s->lock);
+    s->captures = NULL;
+    pthread_mutex_unlock(&s->lock);
+    capturing = NULL;
+    if (s->invalid) {
+        unref(g);
+        return CAPTURE_INVALIDATED;
+    }
+    *out = g;
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuThreadExchangeStreamCaptureMode(int *other)
+{
+    const int before = mode;
+    mode = *other;
+    *other = before;
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuGraphInstantiateWithFlags(void **executable, void *of, unsigned long long flags)
+{
+    graph *g = of;
+    const int failed = fail_graph_code;
+    fail_graph_code = SUCCESS;
+    if (failed != SUCCESS || flags != 0) {
+        return failed != SUCCESS ? failed : INVALID;
+    }
+    __atomic_fetch_add(&g->refs, 1, __ATOMIC_RELAXED);
+    *executable = g;
+    return SUCCESS;
+}
+
+static void run_graph(void *args)
+{
+    graph *g = *(graph **)args;
+    for (work *w = g->first; w != NULL; w = w->next) {
+        w->run(w->args);
+    }
+    unref(g);
+}
+
+FAKE_PUBLIC int cuGraphLaunch(void *executable, void *s)
+{
+    graph *g = executable;
+    if (s == NULL || ((stream *)s)->captures != NULL) {
+        return CAPTURE_UNSUPPORTED;
+    }
+    __atomic_fetch_add(&g->refs, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&replayed, 1, __ATOMIC_RELAXED);
+    enqueue(s, run_graph, &g, sizeof g, NULL, 0);
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuGraphExecDestroy(void *executable)
+{
+    unref(executable);
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuGraphDestroy(void *of)
+{
+    unref(of);
     return SUCCESS;
 }
 
@@ -442,6 +612,9 @@ FAKE_PUBLIC int cuStreamWaitEvent(void *s, void *of, unsigned flags)
 FAKE_PUBLIC int cuEventQuery(void *of)
 {
     event *e = of;
+    if (forbidden(true)) {
+        return CAPTURE_UNSUPPORTED;
+    }
     pthread_mutex_lock(&e->lock);
     const bool ready = e->reached == e->recorded;
     pthread_mutex_unlock(&e->lock);
@@ -451,6 +624,9 @@ FAKE_PUBLIC int cuEventQuery(void *of)
 FAKE_PUBLIC int cuEventSynchronize(void *of)
 {
     mark m = mark_of(of, 0);
+    if (forbidden(true)) {
+        return CAPTURE_UNSUPPORTED;
+    }
     wait_for(&m);
     return SUCCESS;
 }
@@ -484,10 +660,11 @@ static int enqueue_copy(const copy *c, const void *staged, void *s)
     return SUCCESS;
 }
 
-/* Memory of the program is read before the call returns, and written late. */
+/* Memory of the program is read before the call returns, but for a copy that is captured, and
+ * written late. */
 FAKE_PUBLIC int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *s)
 {
-    const bool staged = !is_seen(from);
+    const bool staged = !is_seen(from) && (s == NULL || ((stream *)s)->captures == NULL);
     const copy c = {.to = translated(to), .from = staged ? NULL : translated(from), .bytes = bytes};
     return enqueue_copy(&c, staged ? (const void *)from : NULL, s);
 }
@@ -630,9 +807,12 @@ FAKE_PUBLIC int cuGetErrorName(int error, const char **name)
 
 FAKE_PUBLIC int cuGetErrorString(int error, const char **text)
 {
-    *text = error == OUT_OF_MEMORY     ? "out of memory"
-            : error == ILLEGAL_ADDRESS ? "an illegal memory access was encountered"
-                                       : "invalid argument";
+    *text = error == OUT_OF_MEMORY         ? "out of memory"
+            : error == ILLEGAL_ADDRESS     ? "an illegal memory access was encountered"
+            : error == CAPTURE_UNSUPPORTED ? "operation not permitted when stream is capturing"
+            : error == CAPTURE_INVALIDATED
+                ? "operation failed due to a previous error during capture"
+                : "invalid argument";
     return SUCCESS;
 }
 

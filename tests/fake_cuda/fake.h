@@ -16,6 +16,10 @@
  *     FAKE_CUDA_DELAY_US    the longest pause of streams to come; default 200
  *     FAKE_CUDA_SEED        of the pauses
  *
+ * A stream whose work is captured (in the mode of the thread) notes it in a graph. The thread may
+ * then not wait, and takes no memory but in the relaxed mode: the call fails with 900, and so does
+ * the capture.
+ *
  * Events and streams are never freed: tests are short. */
 #ifndef TEST_FAKE_CUDA_H
 #define TEST_FAKE_CUDA_H
@@ -25,10 +29,13 @@
 
 #define FAKE_PUBLIC __attribute__((visibility("default")))
 
-FAKE_PUBLIC void fake_cuda_limit(size_t bytes); /* of memory; from now on */
-FAKE_PUBLIC size_t fake_cuda_used(void);        /* bytes that were taken and not given back */
-FAKE_PUBLIC uint64_t fake_cuda_launched(void);  /* kernels so far, and products */
-FAKE_PUBLIC void fake_cuda_fail_next(int code); /* the next start of a kernel fails so */
+FAKE_PUBLIC void fake_cuda_limit(size_t bytes);  /* of memory; from now on */
+FAKE_PUBLIC size_t fake_cuda_used(void);         /* bytes that were taken and not given back */
+FAKE_PUBLIC uint64_t fake_cuda_launched(void);   /* kernels so far, and products */
+FAKE_PUBLIC void fake_cuda_fail_next(int code);  /* the next start of a kernel fails so */
+FAKE_PUBLIC void fake_cuda_fail_graph(int code); /* the next graph is not made */
+FAKE_PUBLIC uint64_t fake_cuda_replayed(void);   /* graphs that were started so far */
+FAKE_PUBLIC int fake_cuda_graphs(void);          /* that exist */
 /* Holds what was put into `stream` back until it is released. */
 FAKE_PUBLIC void fake_cuda_hold(void *stream, int holds);
 
