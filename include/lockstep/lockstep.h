@@ -20,6 +20,7 @@
 
 #include <lockstep/autograd.h>
 #include <lockstep/backend.h>
+#include <lockstep/captured.h>
 #include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
 #include <lockstep/comm_hook.h>

@@ -96,7 +96,9 @@ typedef struct ls__thread {
     uint16_t trace_thread;   /* the number of this thread in the trace; 0: none yet */
     void (*on_wait)(void *arg); /* of ls_set_wait_callback; NULL: none */
     void *on_wait_arg;
-    struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */
+    struct ls__meter *meter;       /* is told of each operation (tensor/meter.h); NULL: none */
+    struct ls__captured *captured; /* the step under way, if it is watched or recorded
+                                      (device/captured.h); NULL: none */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
 

@@ -159,8 +159,13 @@ struct cuda_upsample_args { /* of.rows and columns are the device's */
     float beta;
 };
 
+struct cuda_step_gate_args {
+    ls__step_gate of;
+};
+
 struct cuda_step_args {
     ls__step_part part[LS__CUDA_STEP_PARTS];
+    const float *gate; /* NaN there: no step is made; NULL: it is */
     int64_t first_block[LS__CUDA_STEP_PARTS + 1];
     float correction[LS__CUDA_STEP_PARTS][2]; /* of adamw: 1 - beta^t */
     int count;
@@ -189,6 +194,7 @@ struct cuda_step_args {
     X(conv_backward_w, 1)                                                                          \
     X(upsample_forward, 0)                                                                         \
     X(upsample_backward, 0)                                                                        \
+    X(step_gate, 0)                                                                                \
     X(adamw_parts, 0)                                                                              \
     X(sgd_parts, 0)                                                                                \
     X(rmsprop_parts, 0)                                                                            \

@@ -9,6 +9,7 @@
 #include <lockstep/version.h>
 
 #include "cuda/blas.h"
+#include "cuda/capture.h"
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
@@ -140,7 +141,8 @@ static const ls__device *open_device(int number, char error[])
                                 .apart = true,
                                 .backend = "nccl",
                                 .synchronize = synchronize,
-                                .failure = ls__cuda_failure};
+                                .failure = ls__cuda_failure,
+                                .capture = &ls__cuda_capture};
     return &self->device;
 }
 

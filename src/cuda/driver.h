@@ -15,6 +15,8 @@
 #define LS__CU_NOT_READY 600
 #define LS__CU_EVENT_NO_TIMING 2
 #define LS__CU_STREAM_NON_BLOCKING 1
+#define LS__CU_CAPTURE_THREAD_LOCAL 1
+#define LS__CU_CAPTURE_RELAXED 2
 
 typedef uint64_t ls__cu_pointer; /* CUdeviceptr; the address, which the processor knows as well */
 
@@ -31,6 +33,13 @@ typedef uint64_t ls__cu_pointer; /* CUdeviceptr; the address, which the processo
     X(cuModuleGetFunction, (void **function, void *module, const char *name))                      \
     X(cuStreamCreate, (void **stream, unsigned flags))                                             \
     X(cuStreamSynchronize, (void *stream))                                                         \
+    X(cuStreamBeginCapture_v2, (void *stream, int mode))                                           \
+    X(cuStreamEndCapture, (void *stream, void **graph))                                            \
+    X(cuThreadExchangeStreamCaptureMode, (int *mode))                                              \
+    X(cuGraphInstantiateWithFlags, (void **executable, void *graph, unsigned long long flags))     \
+    X(cuGraphLaunch, (void *executable, void *stream))                                             \
+    X(cuGraphExecDestroy, (void *executable))                                                      \
+    X(cuGraphDestroy, (void *graph))                                                               \
     X(cuEventCreate, (void **event, unsigned flags))                                               \
     X(cuEventDestroy_v2, (void *event))                                                            \
     X(cuEventRecord, (void *event, void *stream))                                                  \

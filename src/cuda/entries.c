@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cuda/blas.h"
+#include "cuda/capture.h"
 #include "cuda/driver.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -605,6 +606,7 @@ static void add_part(struct cuda_step_args *k, const ls__step_part *p)
 static void step(ls__cuda_kernel kernel, struct cuda_step_args k, const ls__step_part *list,
                  int64_t count, ls_stream *stream)
 {
+    k.gate = ls__cuda_capture_gate();
     for (int64_t i = 0; i < count; i++) {
         if (list[i].count > 0) {
             add_part(&k, &list[i]);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "cuda/capture.h"
 #include "cuda/driver.h"
 
 ls__cuda ls__cuda_self;
@@ -16,6 +17,10 @@ static char failure[256];
 
 void ls__cuda_fail(const char *what, const char *why)
 {
+    if (ls__cuda_capturing()) {
+        ls__cuda_capture_fail(what, why);
+        return;
+    }
     if (atomic_fetch_add_explicit(&failures, 1, memory_order_relaxed) == 0) {
         snprintf(failure, sizeof failure, "%s: %s", what, why);
         /* Pairs with the acquire below. */

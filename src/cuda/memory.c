@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "cuda/capture.h"
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
@@ -38,10 +39,22 @@ static size_t rounded(size_t bytes)
     return bytes < GRANULE ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
 }
 
+/* A thread that captures may take memory only where it says that it knows what it does. */
+static void exchange_mode(void)
+{
+    static _Thread_local int mode = LS__CU_CAPTURE_RELAXED;
+    if (ls__cuda_capturing()) {
+        ls__cuda_check(ls__cu_driver.cuThreadExchangeStreamCaptureMode(&mode),
+                       "cuThreadExchangeStreamCaptureMode");
+    }
+}
+
 static void *from_driver(size_t bytes)
 {
     ls__cu_pointer memory = 0;
+    exchange_mode();
     const int code = ls__cu_driver.cuMemAlloc_v2(&memory, bytes);
+    exchange_mode();
     if (code == LS__CU_SUCCESS) {
         figures.reserved += bytes;
         return (void *)(uintptr_t)memory;
@@ -170,16 +183,19 @@ static void *take(size_t size)
     return memory;
 }
 
-/* When the driver has none, first what waits and then empty slabs are given back. */
+/* When the driver has none, first what waits and then empty slabs are given back. A capture asks
+ * for no event, and gives nothing back. */
 void *ls__cuda_memory_get(const ls__env *env, size_t bytes)
 {
     const size_t size = rounded(bytes);
     (void)env;
     ls__cuda_enter();
     pthread_mutex_lock(&lock);
-    settle_noted(false);
+    if (!ls__cuda_capturing()) {
+        settle_noted(false);
+    }
     void *memory = take(size);
-    if (memory == NULL) {
+    if (memory == NULL && !ls__cuda_capturing()) {
         settle_noted(true);
         release_slabs();
         memory = take(size);

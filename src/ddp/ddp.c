@@ -29,6 +29,7 @@
 #include "ddp/buffers.h"
 #include "ddp/values.h"
 #include "ddp/wrapper.h"
+#include "device/captured.h"
 #include "dist/agree.h"
 #include "nn/batch_norm.h"
 #include "nn/module.h"
@@ -254,6 +255,7 @@ static void wait_for_gradients(const ls__ddp *d)
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ls__ddp *d = ddp_of_observer(self);
+    ls__captured_refuse("gradients are averaged by ls_ddp_new");
     wait_for_gradients(d);
     const bool local = d->remote != NULL || (d->shards ? !ls__shards_last(d->reducer) : !d->sync);
     const bool divided = d->divided > 0.0;

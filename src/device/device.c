@@ -2,7 +2,10 @@
 /* The processor as a device, and the ways across. */
 #include "device/device.h"
 
+#include <string.h>
+
 #include "base/error.h"
+#include "device/captured.h"
 
 /* Reads the environment, as ls__kernels_cpu does. */
 ls__device ls__device_host(const ls__env *env)
@@ -10,15 +13,28 @@ ls__device ls__device_host(const ls__env *env)
     return (ls__device){.name = "cpu", .kernels = ls__kernels_cpu(), .memory = env, .host = true};
 }
 
+/* Whether the step under way may wait: while it is recorded it must not. */
+static bool may_wait(void)
+{
+    ls__captured_refuse("it waits for the device");
+    return !ls__captured_records();
+}
+
 void ls__device_wait(const ls__device *device)
 {
-    if (device->synchronize != NULL) {
+    if (device->synchronize != NULL && may_wait()) {
         device->synchronize(device);
     }
 }
 
 ls_status ls__device_status(const ls__device *device)
 {
+    if (ls__captured_records() && ls__self.captured->why[0] != '\0') {
+        return ls__fail(LS_ERR_STATE,
+                        "a captured step does in this run what it did not in the run before, and "
+                        "what cannot be captured: %s; let its runs be alike",
+                        ls__self.captured->why);
+    }
     const char *why = device->failure != NULL ? device->failure(device) : NULL;
     return why == NULL
                ? LS_OK
@@ -27,6 +43,10 @@ ls_status ls__device_status(const ls__device *device)
 
 void ls__device_read(const ls__device *device, void *to, const void *from, size_t bytes)
 {
+    if (device->synchronize != NULL && !may_wait()) {
+        memset(to, 0, bytes);
+        return;
+    }
     device->kernels->copy(to, from, bytes, device->stream);
     ls__device_wait(device);
 }
@@ -34,6 +54,9 @@ void ls__device_read(const ls__device *device, void *to, const void *from, size_
 /* The wait is for the caller, who may change `from` afterwards. */
 void ls__device_write(const ls__device *device, void *to, const void *from, size_t bytes)
 {
+    if (device->synchronize != NULL && !may_wait()) {
+        return;
+    }
     device->kernels->copy(to, from, bytes, device->stream);
     ls__device_wait(device);
 }

@@ -19,7 +19,23 @@
 
 #include "kernel/kernels.h"
 
+#define LS__DEVICE_ERROR_MAX 512 /* of a line of the device's */
+
 typedef struct ls__device ls__device;
+
+/* How a device captures a step (captured.h). Between begin and end kernels that this thread starts
+ * are recorded, memory is taken but not given back, and nothing waits. */
+typedef struct ls__device_capture {
+    /* False with a line in `why`, of LS__DEVICE_ERROR_MAX. */
+    bool (*begin)(const ls__device *device, char why[]);
+    /* What was recorded; NULL with a line in `why`: it failed, and the device is as before. */
+    void *(*end)(const ls__device *device, char why[]);
+    void (*launch)(const ls__device *device, void *graph);
+    void (*free)(const ls__device *device, void *graph); /* waits until no launch runs */
+    /* Kernels of optimizers that are recorded from here on look at the gate first. */
+    void (*gate)(const ls__step_gate *gate, ls_stream *stream);
+} ls__device_capture;
+
 struct ls__device {
     const char *name; /* as programs give it: "cpu", "cuda:0" */
     const ls__kernels *kernels;
@@ -32,6 +48,7 @@ struct ls__device {
     void (*synchronize)(const ls__device *device);
     /* What went wrong since the device was opened, once and for all; NULL: nothing, or never. */
     const char *(*failure)(const ls__device *device);
+    const ls__device_capture *capture; /* NULL: it captures no steps */
 };
 
 /* Note [Device plug-ins]
@@ -47,7 +64,6 @@ typedef struct ls__device_plugin {
 } ls__device_plugin;
 
 #define LS__DEVICE_SYMBOL "ls__device_plugin_table"
-#define LS__DEVICE_ERROR_MAX 512
 typedef const ls__device_plugin *ls__device_plugin_fn(void);
 
 /* The processor: kernels for it, memory of `env`. */

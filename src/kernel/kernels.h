@@ -117,6 +117,7 @@ typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads t
     /* weight (b,h,t,s) is dropped as `dropout` below drops element b*w_b + h*w_h + t*w_t + s */
     double dropout;
     uint64_t seed, stream_id, first;
+    const uint64_t *varies; /* as in ls__drop */
     int64_t w_b, w_h, w_t;
     void *workspace; /* ls__kernels.attention_workspace bytes, forward too; aligned to 64 */
     /* backward; d_o NULL: forward */
@@ -367,9 +368,18 @@ typedef struct ls__drop {
     uint64_t seed, stream_id, first;
     int64_t run; /* 0: first + i */
     uint64_t stride;
+    const uint64_t *varies; /* of a captured step (device/captured.h): in place of stream_id */
 } ls__drop;
 
 #define LS__STEP_STATE_MAX 3
+
+/* What changes from one step of an optimizer to the next. */
+typedef struct ls__step_numbers {
+    double lr;
+    float correction[2]; /* of adamw: 1 - beta1^step, 1 - beta2^step */
+    int64_t step;        /* from 1 */
+} ls__step_numbers;
+
 /* What an optimizer step updates: a parameter, or a range of one. A bfloat16 parameter has a
  * float32 master copy, which takes the steps; the parameter becomes its rounded value. Where the
  * master copy does not round to the parameter (before the first step, or because something else has
@@ -383,8 +393,23 @@ typedef struct ls__step_part {
      * grad_avg if centered, momentum_buffer with momentum. */
     float *state[LS__STEP_STATE_MAX];
     double lr, weight_decay;
-    int64_t step; /* from 1 */
+    int64_t step;                   /* from 1 */
+    const ls__step_numbers *varies; /* of a captured step: in place of lr and step */
 } ls__step_part;
+
+/* Of a captured step: whether optimizers make it, and what gradients are multiplied with before.
+ * slot: int64_t -1; float64 norm = sqrt(the sum of squares, in order); float32 factor =
+ * max_norm / (norm + eps) where that is below 1, else 1, and NaN, for which no step is made, when
+ * the norm is not finite or one of the checks does not begin with an int64_t below 0. */
+#define LS__STEP_GATE_FACTOR 4 /* floats before it */
+typedef struct ls__step_gate {
+    void *slot;
+    const double *squares;
+    int64_t count;
+    double max_norm, eps;
+    const void *checks; /* every check_bytes */
+    int64_t check_count, check_bytes;
+} ls__step_gate;
 
 /* All parts in one call: their elements together are shared evenly among the threads. */
 typedef struct ls__adamw_args {

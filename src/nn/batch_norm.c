@@ -3,6 +3,7 @@
 #include "nn/batch_norm.h"
 
 #include "base/options.h"
+#include "device/captured.h"
 #include "nn/layer.h"
 
 /* A replay of a recomputed segment must not count the batch a second time. */
@@ -10,6 +11,9 @@ static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], s
 {
     ls__batch_norm_layer *self = (ls__batch_norm_layer *)m;
     ls__host_view batches;
+    if (m->training) {
+        ls__captured_refuse("batch norm counts its batches on the host");
+    }
     if (m->training && !ls_recomputing() && ls__host_view_of(self->batches, &batches) == LS_OK) {
         ++*(int64_t *)batches.data;
         ls__host_view_close(&batches, true);

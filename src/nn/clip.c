@@ -19,6 +19,8 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "autograd/param.h"
 #include "base/config.h"
@@ -27,8 +29,10 @@
 #include "comm/core/cause.h"
 #include "comm/core/group.h"
 #include "comm/core/round_robin.h"
+#include "device/captured.h"
 #include "nn/clip_axes.h"
 #include "nn/module.h"
+#include "tensor/placement.h"
 #include "tensor/tensor.h"
 
 typedef struct clipping {
@@ -88,13 +92,20 @@ static ls_status start_squares(const clipping *c, ls__pool *on, ls__storage *sum
     return LS_OK;
 }
 
-/* Fills c->squares. */
-static ls_status find_squares(clipping *c)
+/* Where the gradients are; NULL: there are none. */
+static ls__pool *pool_of(const clipping *c)
 {
     ls__pool *on = NULL;
     for (int i = 0; on == NULL && i < c->count; i++) {
         on = gradient_of(&c->items[i]).on;
     }
+    return on;
+}
+
+/* Fills c->squares. A captured step finds the norm without them. */
+static ls_status find_squares(clipping *c)
+{
+    ls__pool *on = pool_of(c);
     if (on == NULL) {
         return LS_OK;
     }
@@ -103,7 +114,9 @@ static ls_status find_squares(clipping *c)
         return ls__self.status;
     }
     const ls_status status = start_squares(c, on, sums);
+    ls__captured *watching = ls__captured_pause();
     ls__device_read(on->device, c->squares, sums->data, c->bytes);
+    ls__captured_resume(watching);
     ls__storage_unref(sums);
     return status;
 }
@@ -294,6 +307,98 @@ static ls_status clip(clipping *c, double max_norm, double *norm)
     return LS_OK;
 }
 
+/* ---- captured steps -------------------------------------------------------------------------- */
+
+/* What is left to do when the step has been made. */
+typedef struct late_norm {
+    ls_module *module;
+    ls_clip_grad_norm_options options;
+    double *norm;         /* the caller's; NULL: not wanted */
+    ls__storage *squares; /* on the device */
+} late_norm;
+
+static void drop_norm(void *of)
+{
+    late_norm *late = of;
+    ls__storage_unref(late->squares);
+    free(late);
+}
+
+/* The step was not made where the norm is not finite, and the squares say whose it is. */
+static ls_status take_norm(const ls__captured_result *r, const void *slot)
+{
+    const late_norm *late = r->of;
+    double values[2];
+    memcpy(values, slot, sizeof values);
+    if (late->norm != NULL) {
+        *late->norm = values[1];
+    }
+    if (isfinite(values[1])) {
+        return LS_OK;
+    }
+    clipping c = {.options = late->options};
+    c.items = ls__module_items(late->module, &c.count);
+    double *squares = calloc((size_t)c.count + 1, sizeof *squares);
+    if (c.items == NULL || squares == NULL) {
+        free(squares);
+        return ls__fail(LS_ERR_INVALID, "clip_grad_norm: the gradients' norm is %g", values[1]);
+    }
+    c.squares = squares;
+    ls__device_read(late->squares->pool->device, squares, late->squares->data,
+                    (size_t)c.count * sizeof *squares);
+    const ls_status status = fail_norm(&c, values[1]);
+    free(squares);
+    return status;
+}
+
+/* The factor is computed by the device, and gradients are multiplied by it also where it is 1. */
+static ls_status clip_captured(const clipping *c, ls_module *module, double max_norm, double *norm)
+{
+    ls__pool *on = pool_of(c);
+    late_norm *late = calloc(1, sizeof *late);
+    if (late == NULL || on == NULL) {
+        free(late);
+        return on == NULL ? LS_OK : ls__fail(LS_ERR_MEMORY, "a captured step: no memory");
+    }
+    *late = (late_norm){module, c->options, norm, ls__storage_new(on, c->bytes)};
+    if (late->squares == NULL || start_squares(c, on, late->squares) < 0) {
+        drop_norm(late);
+        return ls__self.status;
+    }
+    const float *slot = ls__captured_gate(&(ls__captured_result){take_norm, drop_norm, late, 0},
+                                          (ls__step_gate){.squares = late->squares->data,
+                                                          .count = c->count,
+                                                          .max_norm = max_norm,
+                                                          .eps = LS__CLIP_EPS});
+    const ls__factor factor = {slot + LS__STEP_GATE_FACTOR, 1.0, 1.0};
+    for (int i = 0; i < c->count; i++) {
+        const gradient g = gradient_of(&c->items[i]);
+        if (g.at.at != NULL && g.at.half) {
+            on->k->axpby_bf16_by(g.at.at, g.at.at, g.count, factor, 0.0f, on->stream);
+        } else if (g.at.at != NULL) {
+            on->k->axpby_by(g.at.at, g.at.at, g.count, factor, 0.0f, on->stream);
+        }
+    }
+    return LS_OK;
+}
+
+/* Whether the step under way leaves the norm to the device; the run that watches counts it. */
+static bool leaves_to_device(const clipping *c, const ls__tensors *tensors)
+{
+    if (ls__self.captured == NULL) {
+        return false;
+    }
+    if (c->options.group != NULL || ls__axes_of(tensors) != NULL) {
+        ls__captured_refuse("ls_clip_grad_norm over several ranks");
+    }
+    if (!ls__captured_records() && pool_of(c) != NULL) {
+        (void)ls__captured_gate(&(ls__captured_result){0}, (ls__step_gate){0});
+    }
+    return ls__captured_records();
+}
+
+/* ---- on the host ----------------------------------------------------------------------------- */
+
 ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
                             const ls_clip_grad_norm_options *options, double *norm)
 {
@@ -309,6 +414,9 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
         return ls__self.status;
     }
     c.bytes = (size_t)c.count * sizeof *c.squares;
+    if (LS__UNLIKELY(leaves_to_device(&c, tensors))) {
+        return clip_captured(&c, module, max_norm, norm);
+    }
     ls__storage *squares = ls__storage_new(&tensors->host, c.bytes);
     if (squares == NULL) {
         return ls__self.status;

@@ -44,6 +44,7 @@ typedef struct ls__optim_class {
     const char *name;
     int hyper_count; /* hyper[0] is the learning rate */
     int decay;       /* hyper[decay] is the weight decay */
+    int betas;       /* those of adamw's corrections: hyper[betas] and the next one; 0: none */
     const char *hyper_name[LS__OPTIM_HYPER_MAX];
     const char *state_name[LS__OPTIM_STATE_MAX];
     void (*update)(const ls_optim *optim, const ls__step_part *parts, int64_t count);

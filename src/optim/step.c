@@ -6,12 +6,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "base/trace.h"
+#include "device/captured.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
@@ -241,23 +243,6 @@ static ls__optim_range own_of(const ls__optim_param *param, const ls__optim_rang
     return (ls__optim_range){range->param, from, (end < own_end ? end : own_end) - from};
 }
 
-/* Appends a range to the parts of the call, unless its gradient is absent. */
-static ls_status add_part(ls_optim *o, const ls__optim_range *range, int64_t *count)
-{
-    ls__optim_param *param = &o->params[range->param];
-    operands at;
-    LS_ASSERT(range->from >= 0 && range->count >= 0 && range->count <= param->count - range->from);
-    LS_TRY(find_operands(o, param, &at));
-    param->updated = at.present;
-    const ls__optim_range own = own_of(param, range);
-    if (!at.present || own.count <= 0) {
-        return LS_OK;
-    }
-    LS_ASSERT(o->state_count == 0 || param->state[0] != NULL); /* ls__optim_begin came first */
-    o->parts[(*count)++] = part_of(o, param, &at, &own);
-    return LS_OK;
-}
-
 /* The parameter's version changes, so a graph that still needs the old values reports it. */
 static void count_step(ls_optim *o, ls__optim_param *param)
 {
@@ -271,6 +256,119 @@ static void count_step(ls_optim *o, ls__optim_param *param)
     o->steps_max = param->steps > o->steps_max ? param->steps : o->steps_max;
     ls__tensor_changed(param->value);
     ls__param_updated(param->value);
+}
+
+/* The activity record receives the number of updates, so that a report can tell how far this rank
+ * has come. */
+static void note_step(const ls_optim *o)
+{
+    if (LS__UNLIKELY(o->guest.runtime->trace != NULL)) {
+        ls__trace_step(o->guest.runtime->trace, o->env->now_ns(o->env));
+    }
+    if (o->observer == NULL || !o->observer->elsewhere) {
+        atomic_store_explicit(&o->guest.runtime->activity->updates, (uint64_t)o->steps_max,
+                              memory_order_relaxed);
+    }
+}
+
+/* ---- captured steps -------------------------------------------------------------------------- */
+
+static ls__step_numbers numbers_of(const ls_optim *o, double lr, int64_t step)
+{
+    ls__step_numbers numbers = {.lr = lr, .step = step};
+    for (int i = 0; i < 2 && o->cls->betas > 0; i++) {
+        numbers.correction[i] = (float)(1.0 - pow(o->hyper[o->cls->betas + i], (double)step));
+    }
+    return numbers;
+}
+
+static ls_status renew_step(const ls__captured_number *n, void *slot)
+{
+    ls_optim *o = n->of;
+    (void)slot;
+    LS_TRY(ls__optim_check(o->cls->name, "lr", o->hyper[0], 0.0, INFINITY));
+    if (steps_alike(o)) {
+        show_step(o);
+    }
+    o->round++;
+    return LS_OK;
+}
+
+static ls_status renew_part(const ls__captured_number *n, void *slot)
+{
+    ls_optim *o = n->of;
+    ls__optim_param *param = &o->params[n->which];
+    operands at;
+    LS_TRY(find_operands(o, param, &at)); /* it may have been freed */
+    param->updated = true;
+    count_step(o, param);
+    const ls__step_numbers numbers = numbers_of(o, ls__optim_lr_of(o, param), param->steps);
+    memcpy(slot, &numbers, sizeof numbers);
+    return LS_OK;
+}
+
+/* A run that failed before its step has counted none. */
+static void undo_part(const ls__captured_number *n)
+{
+    const ls_optim *o = n->of;
+    ls__optim_param *param = &o->params[n->which];
+    if (param->round == o->round) {
+        param->steps--;
+        param->round = 0;
+    }
+}
+
+static ls_status renew_end(const ls__captured_number *n, void *slot)
+{
+    (void)slot;
+    note_step(n->of);
+    return LS_OK;
+}
+
+/* The step under way may be a captured one: then each replay begins here, … */
+static void capture_begin(ls_optim *o)
+{
+    (void)ls__captured_number_add(&(ls__captured_number){renew_step, NULL, o, 0}, NULL, 0);
+    if (ls__self.captured != NULL && !ls__self.captured->gated) {
+        (void)ls__captured_gate(&(ls__captured_result){0}, (ls__step_gate){.max_norm = INFINITY});
+    }
+}
+
+/* … ends here, … */
+static void capture_end(ls_optim *o)
+{
+    (void)ls__captured_number_add(&(ls__captured_number){renew_end, NULL, o, 0}, NULL, 0);
+}
+
+/* … and reads the numbers of each part from memory. */
+static const ls__step_numbers *capture_part(ls_optim *o, int param, const ls__step_part *part)
+{
+    const ls__step_numbers now = numbers_of(o, part->lr, part->step);
+    return ls__captured_number_add(&(ls__captured_number){renew_part, undo_part, o, param}, &now,
+                                   sizeof now);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* Appends a range to the parts of the call, unless its gradient is absent. */
+static ls_status add_part(ls_optim *o, const ls__optim_range *range, int64_t *count)
+{
+    ls__optim_param *param = &o->params[range->param];
+    operands at;
+    LS_ASSERT(range->from >= 0 && range->count >= 0 && range->count <= param->count - range->from);
+    LS_TRY(find_operands(o, param, &at));
+    param->updated = at.present;
+    const ls__optim_range own = own_of(param, range);
+    if (!at.present || own.count <= 0) {
+        return LS_OK;
+    }
+    LS_ASSERT(o->state_count == 0 || param->state[0] != NULL); /* ls__optim_begin came first */
+    ls__step_part *part = &o->parts[(*count)++];
+    *part = part_of(o, param, &at, &own);
+    if (LS__UNLIKELY(ls__self.captured != NULL)) {
+        part->varies = capture_part(o, range->param, part);
+    }
+    return LS_OK;
 }
 
 /* The tensors of the optimizer's runtime, which it may have outlived; NULL with the error set. */
@@ -367,13 +465,13 @@ static ls_status step(ls_optim *o)
     if (o->observer != NULL && o->observer->elsewhere) {
         return LS_OK; /* on servers, perhaps at this moment on another thread */
     }
+    capture_begin(o);
     LS_TRY(ls__optim_begin(o));
     LS_TRY(ls__optim_step_ranges(o, o->whole, o->count));
+    capture_end(o);
     return share(o);
 }
 
-/* The activity record receives the number of updates, so that a report can tell how far this rank
- * has come. */
 ls_status ls_optim_step(ls_optim *o)
 {
     if (o == NULL) {
@@ -392,13 +490,7 @@ ls_status ls_optim_step(ls_optim *o)
         o->observer->stepped(o->observer, o->env->now_ns(o->env) - begun);
     }
     ls__trace_end(traced, LS__TRACE_OPTIMIZER, o->cls->name, NULL);
-    if (LS__UNLIKELY(o->guest.runtime->trace != NULL)) {
-        ls__trace_step(o->guest.runtime->trace, o->env->now_ns(o->env));
-    }
     ls__activity_leave(former);
-    if (o->observer == NULL || !o->observer->elsewhere) {
-        atomic_store_explicit(&o->guest.runtime->activity->updates, (uint64_t)o->steps_max,
-                              memory_order_relaxed);
-    }
+    note_step(o);
     return status;
 }

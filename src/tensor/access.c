@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "device/captured.h"
 #include "tensor/convert.h"
 #include "tensor/fill.h"
 #include "tensor/op.h"
@@ -166,6 +167,7 @@ ls_status ls_item(ls_tensor *t, double *value)
     }
     LS_TRY(ls__fill_settle(record->storage));
     uint64_t element = 0; /* of the widest type */
+    ls__captured_refuse("ls_item reads on the host");
     ls__device_read(record->storage->pool->device, &element, ls__record_data(record),
                     ls_dtype_size((ls_dtype)record->dtype));
     *value = ls__convert_load(&element, (ls_dtype)record->dtype, 0);
@@ -218,6 +220,7 @@ ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
     }
     LS_TRY(check_bytes(record, out, bytes, "copy_out"));
     LS_TRY(ls__fill_settle(record->storage));
+    ls__captured_refuse("ls_copy_out reads on the host");
     if (bytes > 0 && record->storage->pool->device->apart) {
         return copy_apart(record, out, bytes, true);
     }
@@ -241,6 +244,7 @@ ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
     }
     LS_TRY(check_bytes(record, in, bytes, "copy_in"));
     LS_TRY(ls__fill_cancel(record));
+    ls__captured_refuse("ls_copy_in copies from the program's memory");
     if (bytes > 0 && record->storage->pool->device->apart) {
         LS_TRY(copy_apart(record, (void *)(uintptr_t)in, bytes, false));
     } else if (bytes > 0) {

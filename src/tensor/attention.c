@@ -284,6 +284,7 @@ static void apply(ls__attention *a, const ls__call *call, const request *asked)
         a->dropout = asked->dropout;
         a->seed = stream.seed;
         a->stream_id = stream.id;
+        a->varies = stream.varies;
         a->first = stream.first;
         a->w_b = strides[0], a->w_h = strides[1], a->w_t = strides[2];
     }

@@ -9,6 +9,7 @@
 #include <lockstep/ops.h>
 
 #include "base/size.h"
+#include "device/captured.h"
 #include "tensor/convert.h"
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
@@ -84,6 +85,7 @@ ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
         return ls__call_fail(&call, LS_ERR_INVALID, "data is NULL for shape %s; give its elements",
                              ls__shape_print(shape).text);
     }
+    ls__captured_refuse("ls_from_data copies from the program's memory");
     ls__device_write(call.on->device, ls__record_data(out), data,
                      (size_t)out->numel * ls_dtype_size(dtype));
     return t;

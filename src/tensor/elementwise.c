@@ -346,7 +346,8 @@ static void drop(ls__pool *on, bool half, void *out, const void *a, int64_t coun
                  const dropout_context *c, float beta)
 {
     const ls__rng_stream *s = &c->stream;
-    ls__drop d = {.p = c->p, .seed = s->seed, .stream_id = s->id, .first = s->first};
+    ls__drop d = {
+        .p = c->p, .seed = s->seed, .stream_id = s->id, .first = s->first, .varies = s->varies};
     int64_t block = count;
     if (s->levels > 1) {
         d.run = s->level[0].count;

@@ -6,8 +6,13 @@
 
 #include <lockstep/ops.h>
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/assert.h"
+#include "device/captured.h"
 #include "tensor/indices.h"
+#include "tensor/shape.h"
 
 enum { SAVED_INDEX };
 enum { EDGE_W, EDGE_INDEX };
@@ -30,44 +35,111 @@ static int64_t index_at(const void *index, size_t bytes, int64_t i)
     return bytes == sizeof(int64_t) ? ((const int64_t *)index)[i] : ((const int32_t *)index)[i];
 }
 
-bool ls__call_outside(ls__call *call, int i, const ls__dense *index, ls__index_check *check,
-                      int64_t at[2])
+/* ---- the check ------------------------------------------------------------------------------ */
+
+/* What a captured step needs to say which index was outside. */
+typedef struct late_words {
+    ls__index_words *words;
+    const char *name, *file;
+    int line, i;
+    ls__shape_text shape;
+    ls__index_check check;
+} late_words;
+
+static ls_status take_outside(const ls__captured_result *r, const void *slot)
 {
-    at[0] = -1;
-    if (call->failed != NULL || index->data == NULL) {
+    const late_words *late = r->of;
+    int64_t at[2];
+    memcpy(at, slot, sizeof at);
+    if (at[0] < 0) {
+        return LS_OK;
+    }
+    ls__call call = {.name = late->name, .tensors = ls__tensors_get(late->name)};
+    ls__self.file = late->file;
+    ls__self.line = late->line;
+    late->words(&call, late->i, late->shape.text, &late->check, at);
+    return ls__self.status;
+}
+
+/* Its result is read after the step. */
+static bool check_later(ls__call *call, int i, ls__index_check *check, ls__index_words *words)
+{
+    late_words *late = calloc(1, sizeof *late);
+    if (late == NULL) {
+        (void)ls__call_fail(call, LS_ERR_MEMORY, "out of memory for a check of its indices");
         return false;
     }
+    *late = (late_words){.words = words,
+                         .name = call->name,
+                         .file = ls__self.file,
+                         .line = ls__self.line,
+                         .i = i,
+                         .shape = ls__record_print(call->in[i]),
+                         .check = *check};
+    check->first = ls__captured_result_add(&(ls__captured_result){take_outside, free, late, 0});
+    call->k->outside(check, call->stream);
+    return true;
+}
+
+static bool check_now(ls__call *call, int i, ls__index_check *check, bool guarded,
+                      ls__index_words *words)
+{
+    int64_t at[2] = {-1, 0};
     const bool host = call->on->device->host;
     ls__dense first = host ? (ls__dense){.data = at} : ls__call_memory(call, 2 * sizeof *at);
     if (first.data == NULL) {
         return false;
     }
     check->first = first.data;
+    call->k->outside(check, call->stream);
+    if (!host) {
+        if (guarded) {
+            (void)ls__captured_result_add(&(ls__captured_result){0});
+        }
+        ls__captured *watching = guarded ? ls__captured_pause() : ls__self.captured;
+        ls__device_read(call->on->device, at, first.data, 2 * sizeof *at);
+        ls__captured_resume(watching);
+        ls__dense_drop(&first);
+    }
+    if (at[0] >= 0) {
+        words(call, i, ls__record_print(call->in[i]).text, check, at);
+    }
+    return at[0] < 0;
+}
+
+bool ls__call_inside(ls__call *call, int i, const ls__dense *index, ls__index_check *check,
+                     bool guarded, ls__index_words *words)
+{
+    if (call->failed != NULL) {
+        return false;
+    }
+    if (index->data == NULL) {
+        return true;
+    }
     check->index = index->data;
     check->index_bytes = ls_dtype_size((ls_dtype)call->in[i]->dtype);
     check->count = call->in[i]->numel;
-    call->k->outside(check, call->stream);
-    if (!host) {
-        ls__device_read(call->on->device, at, first.data, 2 * sizeof *at);
-        ls__dense_drop(&first);
-    }
-    return at[0] >= 0;
+    return guarded && ls__captured_records() ? check_later(call, i, check, words)
+                                             : check_now(call, i, check, guarded, words);
+}
+
+static void say_outside(ls__call *call, int i, const char *shape, const ls__index_check *check,
+                        const int64_t at[2])
+{
+    (void)ls__call_fail(call, LS_ERR_INVALID,
+                        "element %lld of argument %d %s is %lld; give values in [0,%lld)",
+                        (long long)at[0], i + 1, shape, (long long)at[1], (long long)check->n);
 }
 
 /* Checks all of an index in one pass before any kernel runs, because a kernel would read outside
  * the table. The first bad one is named. False with call->failed set. */
-bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit)
+bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit, bool guarded)
 {
-    int64_t at[2];
     ls__index_check check = {.n = limit};
-    if (ls__call_outside(call, i, index, &check, at)) {
-        (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "element %lld of argument %d %s is %lld; give values in [0,%lld)",
-                            (long long)at[0], i + 1, ls__record_print(call->in[i]).text,
-                            (long long)at[1], (long long)limit);
-    }
-    return call->failed == NULL;
+    return ls__call_inside(call, i, index, &check, guarded, say_outside);
 }
+
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 /* dW [V,C]: rows that no index names get zeros unless the gradient accumulates; rows named twice
  * get the sum, in order of the index. */
@@ -117,7 +189,7 @@ static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__
                           const ls__dense *index)
 {
     ls_shape shape = ls__record_shape(call->in[EDGE_INDEX]);
-    if (!ls__call_indices(call, EDGE_INDEX, index, c->whole)) {
+    if (!ls__call_indices(call, EDGE_INDEX, index, c->whole, true)) {
         return NULL;
     }
     shape.dim[shape.ndim++] = c->at.dim;
@@ -224,8 +296,9 @@ ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
     ls_shape shape = ls__record_shape(in);
     shape.dim[shape.ndim++] = classes;
     ls__dense at = ls__call_dense(&call, 0);
-    ls__record *out =
-        ls__call_indices(&call, 0, &at, classes) ? ls__call_output(&call, shape, LS_INT64) : NULL;
+    ls__record *out = ls__call_indices(&call, 0, &at, classes, false)
+                          ? ls__call_output(&call, shape, LS_INT64)
+                          : NULL;
     if (out != NULL) {
         ls__dense stage = ls__call_stage(&call, out);
         ls__host_view view = {0};

@@ -159,7 +159,7 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     ls__dense from = ls__call_dense(&call, EDGE_A), chosen = ls__call_dense(&call, EDGE_INDEX);
     ls__record *out = NULL;
     pick_context c = {0};
-    if (ls__call_indices(&call, EDGE_INDEX, &chosen, in->dim[at])) {
+    if (ls__call_indices(&call, EDGE_INDEX, &chosen, in->dim[at], false)) {
         out = ls__call_output(&call, ls__record_shape(ids), (ls_dtype)in->dtype);
     }
     if (out != NULL) {
@@ -238,7 +238,7 @@ ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *sr
     ls__dense chosen = ls__call_dense(&call, EDGE_INDEX);
     ls__record *out = NULL;
     pick_context c = {0};
-    if (ls__call_indices(&call, EDGE_INDEX, &chosen, call.in[EDGE_A]->dim[at])) {
+    if (ls__call_indices(&call, EDGE_INDEX, &chosen, call.in[EDGE_A]->dim[at], false)) {
         out = scatter(&call, &c, at, &chosen);
     }
     ls__tensor_node *node = ls__call_record(&call, &scatter_op, out, sizeof c);
@@ -355,7 +355,7 @@ ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
     ls_shape shape = ls__record_shape(call.in[EDGE_A]);
     shape.dim[at] = c.count;
     ls__dense from = ls__call_dense(&call, EDGE_A), chosen = ls__call_dense(&call, EDGE_INDEX);
-    ls__record *out = ls__call_indices(&call, EDGE_INDEX, &chosen, c.n)
+    ls__record *out = ls__call_indices(&call, EDGE_INDEX, &chosen, c.n, false)
                           ? ls__call_output(&call, shape, LS_FLOAT32)
                           : NULL;
     if (out != NULL) {
@@ -414,7 +414,7 @@ ls_tensor *ls_index_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src)
     const select_context c = select_of(&call, at);
     const ls__record *in = call.in[EDGE_A];
     ls__dense added = ls__call_dense(&call, EDGE_SRC), chosen = ls__call_dense(&call, EDGE_INDEX);
-    ls__record *out = ls__call_indices(&call, EDGE_INDEX, &chosen, c.n)
+    ls__record *out = ls__call_indices(&call, EDGE_INDEX, &chosen, c.n, false)
                           ? ls__call_output(&call, ls__record_shape(in), LS_FLOAT32)
                           : NULL;
     if (out != NULL) {

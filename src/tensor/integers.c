@@ -332,7 +332,7 @@ ls_tensor *ls_bincount(ls_tensor *index, int64_t bins)
     if (bins < 0) {
         return ls__call_fail(&call, LS_ERR_INVALID, "%lld bins; give at least 0", (long long)bins);
     }
-    if (work_begin(&call, &w) && ls__call_indices(&call, 0, &w.in[0], bins) &&
+    if (work_begin(&call, &w) && ls__call_indices(&call, 0, &w.in[0], bins, false) &&
         work_make(&call, LS_SHAPE(bins), LS_INT64, &w)) {
         const ls__record *in = call.in[0];
         int64_t *count = w.stage.data;

@@ -195,19 +195,23 @@ static bool cross_entropy_shapes(ls__call *call)
     return fits;
 }
 
-/* All targets are checked before the kernel runs, which trusts them. */
+static void say_target(ls__call *call, int i, const char *shape, const ls__index_check *check,
+                       const int64_t at[2])
+{
+    (void)i;
+    (void)ls__call_fail(call, LS_ERR_INVALID,
+                        "element %lld of target %s is %lld; give values in [0,%lld), or %lld "
+                        "for rows that do not count",
+                        (long long)at[0], shape, (long long)at[1], (long long)check->n,
+                        (long long)check->ignore);
+}
+
+/* All targets are checked before the kernel runs, which trusts them; that of a device which
+ * captures steps gives a loss of NaN for one outside. */
 bool ls__class_targets(ls__call *call, const ls__dense *target, int64_t n, int64_t ignore)
 {
-    int64_t at[2];
     ls__index_check check = {.n = n, .may_ignore = true, .ignore = ignore};
-    if (ls__call_outside(call, EDGE_TARGET, target, &check, at)) {
-        (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "element %lld of target %s is %lld; give values in [0,%lld), or %lld "
-                            "for rows that do not count",
-                            (long long)at[0], ls__record_print(call->in[EDGE_TARGET]).text,
-                            (long long)at[1], (long long)n, (long long)ignore);
-    }
-    return call->failed == NULL;
+    return ls__call_inside(call, EDGE_TARGET, target, &check, true, say_target);
 }
 
 /* The frame of the three losses of classes, whose checks are done. Forward computes the gradient

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "base/trace.h"
+#include "device/captured.h"
 #include "tensor/fill.h"
 
 /* Operations run where their first input lies, or where tensors are made from nothing. */
@@ -363,6 +364,8 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
     LS_ASSERT(call->failed != NULL || out != NULL);
     if (LS__UNLIKELY(call->on != NULL && !call->on->device->host)) {
         check_device(call);
+    } else if (LS__UNLIKELY(ls__self.captured != NULL) && call->on != NULL) {
+        ls__captured_refuse("an operation on the processor, which no replay makes again");
     }
     if (LS__UNLIKELY(ls__axes_of(call->tensors) != NULL) && call->failed == NULL) {
         ls__call_place(call, out);
@@ -495,6 +498,7 @@ ls__dense ls__call_stage(ls__call *call, const ls__record *out)
 void ls__call_staged(ls__call *call, const ls__record *out, ls__dense *stage)
 {
     if (stage->storage != NULL) {
+        ls__captured_refuse("an operation copies from the program's memory");
         ls__device_write(call->on->device, ls__record_data(out), stage->data,
                          (size_t)out->numel * ls_dtype_size((ls_dtype)out->dtype));
     }

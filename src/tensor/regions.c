@@ -202,6 +202,31 @@ void ls__regions_fini(ls__regions *r)
     }
 }
 
+static void move_all(ls__list *to, ls__list *from)
+{
+    for (ls__list *link = ls__list_pop_front(from); link != NULL; link = ls__list_pop_front(from)) {
+        ls__list_push_back(to, link);
+    }
+}
+
+/* Pieces know their region, not its list. */
+void ls__regions_join(ls__regions *into, ls__regions *from)
+{
+    move_all(&into->regions, &from->regions);
+    for (int b = 0; b < LS__PIECE_BINS; b++) {
+        move_all(&into->bin[b], &from->bin[b]);
+    }
+    move_all(&into->unused, &from->unused);
+    struct ls__region_piece_slab **end = &into->slabs;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = from->slabs;
+    from->slabs = NULL;
+    into->reserved += from->reserved;
+    from->reserved = 0;
+}
+
 /* ---- pieces ------------------------------------------------------------------------------- */
 
 /* A used piece of at least `bytes`, rounded up to pages; the rest of a larger one stays free.
@@ -214,9 +239,10 @@ ls__region_piece *ls__region_piece_get(ls__regions *r, size_t bytes)
     if (piece == NULL) {
         piece = region_new(r, region_bytes(r, bytes));
     }
-    if (piece ==
-        NULL) { /* the system refuses: give back unused regions, ask for no more than needed */
-        ls__regions_release_unused(r);
+    if (piece == NULL) { /* the system refuses: ask for no more than needed */
+        if (!r->keeps) {
+            ls__regions_release_unused(r);
+        }
         piece = region_new(r, bytes);
     }
     if (piece != NULL) {

@@ -42,10 +42,13 @@ typedef struct ls__regions {
     ls__list unused;              /* headers of pieces */
     struct ls__region_piece_slab *slabs;
     int64_t reserved; /* bytes of all regions */
+    bool keeps;       /* gives no region back */
 } ls__regions;
 
 void ls__regions_init(ls__regions *r, const ls__env *env, const ls__env *memory);
 void ls__regions_fini(ls__regions *r); /* whatever is still in use */
+/* All regions of `from` become those of `into`, with what is in use in them; `from` ends. */
+void ls__regions_join(ls__regions *into, ls__regions *from);
 /* At least `bytes`, uninitialised, beginning on a cache line. NULL: memory is out. */
 ls__region_piece *ls__region_piece_get(ls__regions *r, size_t bytes);
 void ls__region_piece_put(ls__regions *r, ls__region_piece *piece);

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/splitmix64.h"
+#include "device/captured.h"
 #include "tensor/placement.h"
 
 #define NUMBER_MASK ((UINT64_C(1) << LS__DRAW_NUMBER_BITS) - 1)
@@ -36,9 +37,8 @@ static uint64_t number_next(ls_runtime *runtime, ls__draw_place *place)
 }
 
 /* The stream of a draw in this place, in this step. */
-static uint64_t id_next(ls_runtime *runtime, ls__rng_use use)
+static uint64_t id_next(ls_runtime *runtime, ls__draw_place *place, ls__rng_use use)
 {
-    ls__draw_place *place = ls__self.drawing != NULL ? ls__self.drawing : &runtime->outside;
     const uint64_t number = number_next(runtime, place);
     const uint64_t step = ls__splitmix64(runtime->step ^ ls__splitmix64(number));
     return ls__rng_id(use, ls__splitmix64(ls__place_path(place) ^ step));
@@ -184,14 +184,48 @@ static void number_elements(ls__rng_stream *s, const ls_runtime *runtime, const 
     s->first += shape->ndim == 0 ? (uint64_t)offset : 0;
 }
 
+/* ---- captured steps -------------------------------------------------------------------------- */
+
+static ls_status renew_id(const ls__captured_number *n, void *slot)
+{
+    const uint64_t id = id_next(ls__self.runtime, n->of, (ls__rng_use)n->which);
+    memcpy(slot, &id, sizeof id);
+    return LS_OK;
+}
+
+static void undo_id(const ls__captured_number *n)
+{
+    ls__draw_place *place = n->of;
+    atomic_fetch_sub_explicit(&place->drawn, 1, memory_order_relaxed);
+}
+
+/* Where a captured step reads the stream of this draw; NULL: `id` holds. A segment that runs again
+ * draws from the stream of its first run. */
+static const uint64_t *slot_of(ls__draw_place *place, ls__rng_use use, uint64_t id)
+{
+    if (use != LS__RNG_DROPOUT) {
+        ls__captured_refuse("ls_rand and ls_randn, whose numbers would be those of every step");
+        return NULL;
+    }
+    return ls__self.replay != NULL
+               ? ls__captured_number_find(renew_id, &id, sizeof id)
+               : ls__captured_number_add(
+                     &(ls__captured_number){renew_id, undo_id, place, (int64_t)use}, &id,
+                     sizeof id);
+}
+
 ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,
                                    int64_t *strides)
 {
     ls__draw_log *replay = ls__self.replay;
     const int64_t offset = replay != NULL ? replay->sample_offset : runtime->sample_offset;
-    ls__rng_stream stream = {.id = replay != NULL ? id_again(replay) : id_next(runtime, use),
+    ls__draw_place *place = ls__self.drawing != NULL ? ls__self.drawing : &runtime->outside;
+    ls__rng_stream stream = {.id = replay != NULL ? id_again(replay) : id_next(runtime, place, use),
                              .seed = replay != NULL ? replay->seed : runtime->seed};
     record(stream.id);
+    if (LS__UNLIKELY(ls__self.captured != NULL)) {
+        stream.varies = slot_of(place, use, stream.id);
+    }
     number_elements(&stream, runtime, shape, offset, strides);
     return stream;
 }

@@ -21,8 +21,9 @@ typedef struct ls__rng_level {
 
 typedef struct ls__rng_stream {
     uint64_t seed, id;
-    uint64_t first; /* number of element 0 */
-    int levels;     /* 0 and 1: element i has number first + i */
+    const uint64_t *varies; /* of a captured step: where its id is (ls__drop) */
+    uint64_t first;         /* number of element 0 */
+    int levels;             /* 0 and 1: element i has number first + i */
     ls__rng_level level[LS_DIMS_MAX + LS__ZIGZAG_DIMS];
 } ls__rng_stream;
 

@@ -54,7 +54,7 @@ static void pool_init(ls__pool *pool, ls__tensors *tensors, const ls__device *de
 {
     *pool = (ls__pool){
         .tensors = tensors, .device = device, .k = device->kernels, .stream = device->stream};
-    ls__regions_init(&pool->regions, &tensors->env.table, device->memory);
+    ls__regions_init(&pool->own.regions, &tensors->env.table, device->memory);
 }
 
 /* The kernel table is chosen here, once for each runtime; ls__kernels_cpu reads the environment. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
+#include "device/captured.h"
 
 #define BLOCK_MIN 256u
 #define BLOCK_MIN_LOG 8
@@ -58,17 +59,23 @@ static size_t class_bytes(int size_class)
     return (size_t)(size_class % 4 + 4) << step;
 }
 
+/* What is reserved in a pool, for captured steps, too. */
+static int64_t reserved_in(const ls__pool *pool)
+{
+    int64_t bytes = pool->own.small_reserved + pool->own.regions.reserved;
+    for (const ls__pool_blocks *b = pool->captured; b != NULL; b = b->next) {
+        bytes += b->small_reserved + b->regions.reserved;
+    }
+    return bytes;
+}
+
 /* Adds to the bytes of small blocks and computes what is reserved now, and its peak. Under lock. */
-static void count_reserved(ls__pool *pool, int64_t small_bytes)
+static void count_reserved(ls__pool *pool, ls__pool_blocks *blocks, int64_t small_bytes)
 {
     const ls__tensors *tensors = pool->tensors;
     ls_memory_stats *m = &pool->tensors->memory;
-    pool->small_reserved += small_bytes;
-    m->reserved = 0;
-    for (int i = 0; i < 2; i++) {
-        const ls__pool *at = i == 0 ? &tensors->host : &tensors->other;
-        m->reserved += (size_t)(at->small_reserved + at->regions.reserved);
-    }
+    blocks->small_reserved += small_bytes;
+    m->reserved = (size_t)(reserved_in(&tensors->host) + reserved_in(&tensors->other));
     m->reserved_peak = m->reserved > m->reserved_peak ? m->reserved : m->reserved_peak;
 }
 
@@ -118,28 +125,31 @@ static void small_to_system(ls__pool *pool, void *data, int size_class)
     memory->release(memory, data, class_bytes(size_class));
 }
 
-/* Gives the system all free small blocks and all regions in which nothing is used. Under lock. */
+/* Gives the system all free small blocks and all regions in which nothing is used; nothing while a
+ * step is captured, which waits for no device. Under lock. */
 static void release_cached(ls__pool *pool)
 {
-    for (int i = 0; pool->device != NULL && i < LS__SIZE_CLASSES; i++) {
-        while (pool->free_blocks[i] != NULL) {
-            ls__storage *cached = pool->free_blocks[i];
-            pool->free_blocks[i] = cached->next;
+    ls__pool_blocks *own = &pool->own;
+    if (pool->device == NULL || ls__captured_records()) {
+        return;
+    }
+    for (int i = 0; i < LS__SIZE_CLASSES; i++) {
+        while (own->free_blocks[i] != NULL) {
+            ls__storage *cached = own->free_blocks[i];
+            own->free_blocks[i] = cached->next;
             small_to_system(pool, cached->data, i);
             header_put(pool->tensors, cached);
-            pool->small_reserved -= (int64_t)class_bytes(i);
+            own->small_reserved -= (int64_t)class_bytes(i);
         }
     }
-    LS_ASSERT(pool->small_reserved >= 0);
-    if (pool->device != NULL) {
-        ls__regions_release_unused(&pool->regions);
-        count_reserved(pool, 0);
-    }
+    LS_ASSERT(own->small_reserved >= 0);
+    ls__regions_release_unused(&own->regions);
+    count_reserved(pool, own, 0);
 }
 
 /* A block of a class from the system, asked again after cached memory was given back. NULL when
  * memory is out. Under lock. */
-static void *small_from_system(ls__pool *pool, size_t bytes)
+static void *small_from_system(ls__pool *pool, ls__pool_blocks *blocks, size_t bytes)
 {
     const ls__env *memory = pool->device->memory;
     void *data = memory->allocate(memory, bytes);
@@ -147,29 +157,38 @@ static void *small_from_system(ls__pool *pool, size_t bytes)
         release_cached(pool);
         data = memory->allocate(memory, bytes);
     }
-    count_reserved(pool, data != NULL ? (int64_t)bytes : 0);
+    count_reserved(pool, blocks, data != NULL ? (int64_t)bytes : 0);
     return data;
 }
 
 /* A large block, likewise. Under lock. */
-static ls__region_piece *piece_get(ls__pool *pool, size_t bytes)
+static ls__region_piece *piece_get(ls__pool *pool, ls__pool_blocks *blocks, size_t bytes)
 {
-    ls__region_piece *piece = ls__region_piece_get(&pool->regions, bytes);
+    ls__region_piece *piece = ls__region_piece_get(&blocks->regions, bytes);
     if (piece == NULL) {
         release_cached(pool);
-        piece = ls__region_piece_get(&pool->regions, bytes);
+        piece = ls__region_piece_get(&blocks->regions, bytes);
     }
-    count_reserved(pool, 0);
+    count_reserved(pool, blocks, 0);
     return piece;
+}
+
+/* Where this thread takes blocks from: those of the step that it captures, if it does. */
+static ls__pool_blocks *blocks_of_thread(ls__pool *pool)
+{
+    const ls__captured *c = ls__self.captured;
+    return LS__UNLIKELY(c != NULL) && c->records && c->device == pool->device ? c->blocks
+                                                                              : &pool->own;
 }
 
 /* A header with a block of the class, cached or new; NULL when memory is out. Counts the block.
  * Under lock. */
 static ls__storage *block_get(ls__pool *pool, uint16_t size_class, size_t bytes)
 {
-    ls__storage *storage = size_class != CLASS_LARGE ? pool->free_blocks[size_class] : NULL;
+    ls__pool_blocks *blocks = blocks_of_thread(pool);
+    ls__storage *storage = size_class != CLASS_LARGE ? blocks->free_blocks[size_class] : NULL;
     if (storage != NULL) {
-        pool->free_blocks[size_class] = storage->next;
+        blocks->free_blocks[size_class] = storage->next;
         count_block(pool->tensors, (int64_t)bytes);
         return storage;
     }
@@ -177,11 +196,12 @@ static ls__storage *block_get(ls__pool *pool, uint16_t size_class, size_t bytes)
     if (storage == NULL) {
         return NULL;
     }
-    storage->piece = size_class == CLASS_LARGE ? piece_get(pool, bytes) : NULL;
+    storage->piece = size_class == CLASS_LARGE ? piece_get(pool, blocks, bytes) : NULL;
     storage->data = storage->piece != NULL     ? storage->piece->data
-                    : size_class < CLASS_LARGE ? small_from_system(pool, bytes)
+                    : size_class < CLASS_LARGE ? small_from_system(pool, blocks, bytes)
                                                : NULL;
     storage->size_class = size_class;
+    storage->blocks = blocks;
     if (storage->data == NULL) {
         header_put(pool->tensors, storage);
         return NULL;
@@ -194,14 +214,14 @@ static ls__storage *block_get(ls__pool *pool, uint16_t size_class, size_t bytes)
 static void block_put(ls__pool *pool, ls__storage *storage)
 {
     if (storage->size_class < LS__SIZE_CLASSES) {
-        storage->next = pool->free_blocks[storage->size_class];
-        pool->free_blocks[storage->size_class] = storage;
+        storage->next = storage->blocks->free_blocks[storage->size_class];
+        storage->blocks->free_blocks[storage->size_class] = storage;
         count_block(pool->tensors, -(int64_t)class_bytes(storage->size_class));
         return;
     }
     if (storage->size_class == CLASS_LARGE) {
         count_block(pool->tensors, -(int64_t)storage->piece->bytes);
-        ls__region_piece_put(&pool->regions, storage->piece);
+        ls__region_piece_put(&storage->blocks->regions, storage->piece);
     }
     header_put(pool->tensors, storage);
 }
@@ -226,9 +246,10 @@ static void swap_memory(ls__storage *a, ls__storage *b)
 {
     void *data = a->data;
     ls__region_piece *piece = a->piece;
+    ls__pool_blocks *blocks = a->blocks;
     const uint16_t size_class = a->size_class;
-    a->data = b->data, a->piece = b->piece, a->size_class = b->size_class;
-    b->data = data, b->piece = piece, b->size_class = size_class;
+    a->data = b->data, a->piece = b->piece, a->size_class = b->size_class, a->blocks = b->blocks;
+    b->data = data, b->piece = piece, b->size_class = size_class, b->blocks = blocks;
 }
 
 /* A header over memory of the caller's; NULL when memory is out. Under lock. */
@@ -238,6 +259,7 @@ static ls__storage *borrow(ls__pool *pool, void *data)
     if (storage != NULL) {
         storage->data = data;
         storage->piece = NULL;
+        storage->blocks = NULL;
         storage->size_class = LS__STORAGE_BORROWED;
     }
     return storage;
@@ -295,6 +317,7 @@ void ls__storage_swap(ls__storage *a, ls__storage *b)
     forget_rounded(b);
     pthread_mutex_lock(&a->pool->tensors->lock);
     swap_memory(a, b);
+    a->pool->tensors->moves++;
     a->bytes = b->bytes, b->bytes = bytes;
     pthread_mutex_unlock(&a->pool->tensors->lock);
     atomic_store_explicit(&a->version, ls__storage_version(b), memory_order_relaxed);
@@ -321,6 +344,7 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
             ls__device_wait(pool->device); /* one of the two is the program's */
         }
         swap_memory(storage, other);
+        pool->tensors->moves++;
         block_put(pool, other);
     }
     pthread_mutex_unlock(&pool->tensors->lock);
@@ -344,6 +368,7 @@ ls_status ls__storage_to(ls__storage *storage, ls__pool *on)
     ls__device_carry(on->device, other->data, from->device, storage->data, storage->bytes);
     pthread_mutex_lock(&from->tensors->lock);
     swap_memory(storage, other);
+    from->tensors->moves++;
     storage->pool = on;
     other->pool = from;
     pthread_mutex_unlock(&from->tensors->lock);
@@ -402,8 +427,64 @@ void ls__storages_fini(ls__tensors *tensors)
         }
         tensors->env.table.release(&tensors->env.table, slab, sizeof *slab);
     }
-    ls__regions_fini(&tensors->host.regions);
+    ls__regions_fini(&tensors->host.own.regions);
     if (tensors->other.device != NULL) {
-        ls__regions_fini(&tensors->other.regions);
+        ls__regions_fini(&tensors->other.own.regions);
     }
+    LS_ASSERT(tensors->other.captured == NULL); /* its owner is a guest of the runtime */
+}
+
+/* ---- captured steps ------------------------------------------------------------------------- */
+
+ls__pool_blocks *ls__pool_blocks_new(ls__pool *pool)
+{
+    ls__tensors *tensors = pool->tensors;
+    ls__pool_blocks *blocks = tensors->env.table.allocate(&tensors->env.table, sizeof *blocks);
+    if (blocks == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "a captured step: no memory");
+        return NULL;
+    }
+    *blocks = (ls__pool_blocks){0};
+    ls__regions_init(&blocks->regions, &tensors->env.table, pool->device->memory);
+    blocks->regions.keeps = true;
+    pthread_mutex_lock(&tensors->lock);
+    blocks->next = pool->captured;
+    pool->captured = blocks;
+    pthread_mutex_unlock(&tensors->lock);
+    return blocks;
+}
+
+/* Blocks in use, too, go back to the pool's from now on. Under lock. */
+static void join_blocks(ls__tensors *tensors, ls__pool_blocks *into, ls__pool_blocks *from)
+{
+    for (struct ls__header_slab *slab = tensors->header_slabs; slab != NULL; slab = slab->next) {
+        for (int i = 0; i < HEADERS_A_SLAB; i++) {
+            ls__storage *storage = &slab->header[i];
+            storage->blocks = storage->blocks == from ? into : storage->blocks;
+        }
+    }
+    for (int i = 0; i < LS__SIZE_CLASSES; i++) {
+        while (from->free_blocks[i] != NULL) {
+            ls__storage *cached = from->free_blocks[i];
+            from->free_blocks[i] = cached->next;
+            cached->next = into->free_blocks[i];
+            into->free_blocks[i] = cached;
+        }
+    }
+    ls__regions_join(&into->regions, &from->regions);
+    into->small_reserved += from->small_reserved;
+}
+
+void ls__pool_blocks_give_up(ls__pool *pool, ls__pool_blocks *blocks)
+{
+    ls__tensors *tensors = pool->tensors;
+    pthread_mutex_lock(&tensors->lock);
+    ls__pool_blocks **at = &pool->captured;
+    while (*at != blocks) {
+        at = &(*at)->next;
+    }
+    *at = blocks->next;
+    join_blocks(tensors, &pool->own, blocks);
+    pthread_mutex_unlock(&tensors->lock);
+    tensors->env.table.release(&tensors->env.table, blocks, sizeof *blocks);
 }

@@ -32,6 +32,7 @@
 
 typedef struct ls__tensors ls__tensors;
 typedef struct ls__pool ls__pool;
+typedef struct ls__pool_blocks ls__pool_blocks;
 typedef struct ls__storage ls__storage;
 typedef struct ls__tensor_node ls__tensor_node; /* graph.h */
 
@@ -44,6 +45,7 @@ struct ls__storage {
     _Atomic bool due;         /* something, before elements are read. Sync: fill.h */
     void *data;
     ls__region_piece *piece;            /* whose data it is; NULL: not a large block */
+    ls__pool_blocks *blocks;            /* to which its block goes back; NULL: borrowed */
     size_t bytes;                       /* asked for */
     ls__pool *pool;                     /* of the device on which it lies */
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
@@ -67,6 +69,11 @@ ls_status ls__storage_move(ls__storage *storage, void *memory);
 ls_status ls__storage_to(ls__storage *storage, ls__pool *on);
 /* Exchanges memory, size and version of two storages of one device. */
 void ls__storage_swap(ls__storage *a, ls__storage *b);
+/* Blocks of a captured step: what its thread takes from the pool while it is recorded comes from
+ * there, and no other memory does, until they are given up and become the pool's. NULL with the
+ * error set. */
+ls__pool_blocks *ls__pool_blocks_new(ls__pool *pool);
+void ls__pool_blocks_give_up(ls__pool *pool, ls__pool_blocks *blocks);
 
 static inline ls__storage *ls__storage_ref(ls__storage *storage)
 {
@@ -215,6 +222,14 @@ typedef struct ls__slab {
     int64_t count;
 } ls__slab;
 
+/* Blocks that take turns in the same memory. */
+struct ls__pool_blocks {
+    ls__pool_blocks *next;                      /* of the pool's captured steps */
+    ls__storage *free_blocks[LS__SIZE_CLASSES]; /* headers that have kept their blocks */
+    ls__regions regions;                        /* large blocks */
+    int64_t small_reserved;                     /* bytes of blocks of classes */
+};
+
 /* The memory of one device, and what computes there: all that an operation needs of it. */
 struct ls__pool {
     ls__tensors *tensors;
@@ -222,9 +237,8 @@ struct ls__pool {
     const ls__kernels *k; /* the device's */
     ls_stream *stream;    /* on which operations start */
     /* under tensors->lock: */
-    ls__storage *free_blocks[LS__SIZE_CLASSES]; /* headers that have kept their blocks */
-    ls__regions regions;                        /* large blocks */
-    int64_t small_reserved;                     /* bytes of blocks of classes */
+    ls__pool_blocks own;
+    ls__pool_blocks *captured; /* of captured steps, which nobody else gets */
 };
 
 struct ls__tensors {
@@ -244,6 +258,7 @@ struct ls__tensors {
     ls__list kept;
     ls__storage *free_headers;
     struct ls__header_slab *header_slabs;
+    uint64_t moves; /* of elements to other memory: a captured step has the former address */
     ls_memory_stats memory; /* the parts in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/options.h"
+#include "device/captured.h"
 #include "tensor/op.h"
 
 typedef struct upsample_context {
@@ -118,6 +119,7 @@ static bool describe(ls__call *call, const ls_upsample_options *o, ls__upsample2
     if (!size_of(call, o, 0, &u->out_height) || !size_of(call, o, 1, &u->out_width)) {
         return false;
     }
+    ls__captured_refuse("ls_upsample copies from the program's memory");
     u->rows = taps_of(call, o, 0, u->out_height);
     u->columns = u->rows != NULL ? taps_of(call, o, 1, u->out_width) : NULL;
     return u->columns != NULL;

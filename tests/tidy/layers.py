@@ -50,7 +50,7 @@ LIBRARIES = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "event_log.h": "events", "comm.h": "comm", "mesh.h": "dist", "backend.h": "comm", "mpi.h": "comm", "store.h": "job",
-    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "comm_hook.h": "reduce", "compression.h": "compress", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "moe.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
+    "ops.h": "tensor", "placement.h": "tensor", "sharded.h": "placement", "vision.h": "tensor", "checkpoint.h": "checkpoint", "comm_hook.h": "reduce", "compression.h": "compress", "reducer.h": "reduce", "tensor.h": "tensor", "captured.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "function.h": "autograd", "nn.h": "nn", "moe.h": "nn", "parts.h": "nn", "pipeline.h": "parallel", "context.h": "placement", "tensor_parallel.h": "nn", "plan.h": "plan",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "server.h": "server", "tokenizer.h": "tokenizer",
     "lockstep.h": "umbrella",
 }

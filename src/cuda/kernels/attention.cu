@@ -43,7 +43,7 @@ static __device__ float kept(const ls__attention &a, const head &h, int64_t i, i
         return 1.0f;
     }
     ls__drop drop = {};
-    drop.p = a.dropout, drop.seed = a.seed, drop.stream_id = a.stream_id;
+    drop.p = a.dropout, drop.seed = a.seed, drop.stream_id = a.stream_id, drop.varies = a.varies;
     drop.first = a.first + (uint64_t)(h.weight + i * a.w_t + j);
     return is_kept(drop, 0) ? (float)(1.0 / (1.0 - a.dropout)) : 0.0f;
 }

@@ -17,6 +17,12 @@ KERNEL(count_targets)
     }
 }
 
+/* NaN of a class that is none: a captured step says so after it has been made (first_end). */
+static __device__ __inline__ float at_class(ls__real x, int64_t first, int64_t target, int64_t n)
+{
+    return target >= 0 && target < n ? get(x, first + target) : NAN;
+}
+
 /* Of log-probabilities. */
 static __device__ void nll_row(const cuda_cross_entropy_rows_args &k, int64_t r, int64_t target)
 {
@@ -24,7 +30,7 @@ static __device__ void nll_row(const cuda_cross_entropy_rows_args &k, int64_t r,
     const int64_t first = r * k.of.n;
     const bool counts = target != k.of.ignore;
     if (threadIdx.x == 0) {
-        k.losses[r] = counts ? -(double)get(x, first + target) : 0.0;
+        k.losses[r] = counts ? -(double)at_class(x, first, target, k.of.n) : 0.0;
     }
     __syncthreads(); /* the gradient may be x */
     WITHIN(j, k.dlogits != NULL ? k.of.n : 0)
@@ -53,7 +59,7 @@ static __device__ void cross_entropy_row(const cuda_cross_entropy_rows_args &k, 
     }
     sum = sum_of(sum);
     mean = e > 0.0f ? sum_of(mean) / (float)n : 0.0f;
-    const float log_sum = max + logf(sum), wanted = get(x, first + target);
+    const float log_sum = max + logf(sum), wanted = at_class(x, first, target, n);
     __syncthreads(); /* all have read it before it is overwritten */
     if (threadIdx.x == 0) {
         double loss = (1.0 - k.of.smoothing) * (double)(log_sum - wanted);

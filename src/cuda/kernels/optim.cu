@@ -3,7 +3,7 @@
  * the ranges of flat buckets, in a few starts. Formulas are those of kernel/ref/optim.c. */
 #include "common.cuh"
 
-/* The part of a block, and its elements [from, to). */
+/* The part of a block, and its elements [from, to): none, if the step is not to be made. */
 static __device__ int part_of_block(const cuda_step_args &k, int64_t *from, int64_t *to)
 {
     int part = 0;
@@ -13,7 +13,20 @@ static __device__ int part_of_block(const cuda_step_args &k, int64_t *from, int6
     *from = ((int64_t)blockIdx.x - k.first_block[part]) * LS__CUDA_STEP_CHUNK;
     *to = *from + LS__CUDA_STEP_CHUNK;
     *to = *to < k.part[part].count ? *to : k.part[part].count;
+    *to = k.gate == NULL || *k.gate == *k.gate ? *to : *from;
     return part;
+}
+
+/* What a captured step reads where the arguments would be the same in every replay. */
+static __device__ __inline__ ls__step_numbers numbers_of(const cuda_step_args &k, int at)
+{
+    if (k.part[at].varies != NULL) {
+        return *k.part[at].varies;
+    }
+    ls__step_numbers numbers;
+    numbers.lr = k.part[at].lr, numbers.step = k.part[at].step;
+    numbers.correction[0] = k.correction[at][0], numbers.correction[1] = k.correction[at][1];
+    return numbers;
 }
 
 /* Where the master copy does not round to the parameter, the parameter holds. */
@@ -36,8 +49,9 @@ KERNEL(adamw_parts)
     int64_t from, to;
     const int at = part_of_block(k, &from, &to);
     const ls__step_part &p = k.part[at];
-    const float lr = (float)p.lr, decay = (float)p.weight_decay, eps = (float)k.eps;
-    const float keep = (float)(1.0 - p.lr * p.weight_decay);
+    const ls__step_numbers n = numbers_of(k, at);
+    const float lr = (float)n.lr, decay = (float)p.weight_decay, eps = (float)k.eps;
+    const float keep = (float)(1.0 - n.lr * p.weight_decay);
     const float beta1 = (float)k.beta1, beta2 = (float)k.beta2;
     const float rest1 = (float)(1.0 - k.beta1), rest2 = (float)(1.0 - k.beta2);
     for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
@@ -51,22 +65,24 @@ KERNEL(adamw_parts)
         const float v = beta2 * p.state[1][i] + rest2 * grad * grad;
         p.state[0][i] = m;
         p.state[1][i] = v;
-        const float denominator = sqrtf(v / k.correction[at][1]) + eps;
-        set_value(p, i, param - lr * (m / k.correction[at][0]) / denominator);
+        const float denominator = sqrtf(v / n.correction[1]) + eps;
+        set_value(p, i, param - lr * (m / n.correction[0]) / denominator);
     }
 }
 
 KERNEL(sgd_parts)
 {
     int64_t from, to;
-    const ls__step_part &p = k.part[part_of_block(k, &from, &to)];
-    const float lr = (float)p.lr, decay = (float)p.weight_decay;
+    const int at = part_of_block(k, &from, &to);
+    const ls__step_part &p = k.part[at];
+    const ls__step_numbers n = numbers_of(k, at);
+    const float lr = (float)n.lr, decay = (float)p.weight_decay;
     const float momentum = (float)k.momentum, rest = (float)(1.0 - k.dampening);
     for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
         const float param = value_of(p, i), grad = get(p.grad, i) + decay * param;
         float step = grad;
         if (p.state[0] != NULL) {
-            const float buffer = p.step == 1 ? grad : momentum * p.state[0][i] + rest * grad;
+            const float buffer = n.step == 1 ? grad : momentum * p.state[0][i] + rest * grad;
             p.state[0][i] = buffer;
             step = k.nesterov ? grad + momentum * buffer : buffer;
         }
@@ -77,8 +93,10 @@ KERNEL(sgd_parts)
 KERNEL(rmsprop_parts)
 {
     int64_t from, to;
-    const ls__step_part &p = k.part[part_of_block(k, &from, &to)];
-    const float lr = (float)p.lr, decay = (float)p.weight_decay, eps = (float)k.eps;
+    const int at = part_of_block(k, &from, &to);
+    const ls__step_part &p = k.part[at];
+    const ls__step_numbers n = numbers_of(k, at);
+    const float lr = (float)n.lr, decay = (float)p.weight_decay, eps = (float)k.eps;
     const float alpha = (float)k.alpha, rest = (float)(1.0 - k.alpha), momentum = (float)k.momentum;
     float *const mean = k.centered ? p.state[1] : NULL;
     float *const buffer = p.state[k.centered ? 2 : 1];
@@ -98,4 +116,27 @@ KERNEL(rmsprop_parts)
         }
         set_value(p, i, param - lr * step);
     }
+}
+
+/* One thread: there are as many squares as parameters, and their order is the host's. */
+KERNEL(step_gate)
+{
+    const ls__step_gate &g = k.of;
+    if (threadIdx.x != 0) {
+        return;
+    }
+    double squares = 0.0;
+    for (int64_t i = 0; i < g.count; i++) {
+        squares += g.squares[i];
+    }
+    const double norm = sqrt(squares);
+    bool well = isfinite(norm);
+    for (int64_t i = 0; i < g.check_count; i++) {
+        well = well && *(const int64_t *)((const char *)g.checks + i * g.check_bytes) < 0;
+    }
+    const double factor = g.max_norm / (norm + g.eps);
+    ((int64_t *)g.slot)[0] = -1;
+    ((double *)g.slot)[1] = norm;
+    ((float *)g.slot)[LS__STEP_GATE_FACTOR] =
+        !well ? NAN : factor < 1.0 ? (float)factor : 1.0f;
 }

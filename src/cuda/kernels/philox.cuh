@@ -36,7 +36,8 @@ static __device__ __inline__ bool is_kept(const ls__drop &d, int64_t i)
 {
     const uint64_t run = d.run > 0 ? (uint64_t)d.run : UINT64_MAX;
     const uint64_t number = d.first + (uint64_t)i / run * d.stride + (uint64_t)i % run;
-    return (double)word_at(d.seed, d.stream_id, number) >= d.p * 4294967296.0;
+    const uint64_t stream = d.varies != NULL ? *d.varies : d.stream_id;
+    return (double)word_at(d.seed, stream, number) >= d.p * 4294967296.0;
 }
 
 #endif

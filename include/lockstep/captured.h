@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Captured steps: on a GPU, all kernels of a step of training started by one call (a CUDA graph).
+ *
+ * A step of small kernels takes as long as the host needs to start them. Where shapes are fixed the
+ * device can record them once and repeat them:
+ *
+ *     static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
+ *     {
+ *         struct training *t = arg;
+ *         out[0] = ls_cross_entropy(ls_forward(t->net, in[0]), in[1], NULL);
+ *         LS_TRY(ls_backward(out[0]));
+ *         LS_TRY(ls_clip_grad_norm(t->net, 1.0, NULL, &t->norm));
+ *         LS_TRY(ls_optim_step(t->optim));
+ *         ls_optim_zero_grad(t->optim);
+ *         return LS_OK;
+ *     }
+ *     …
+ *     ls_captured *captured = ls_captured_new(step, &training);
+ *     for (…) {
+ *         ls_optim_set_lr(optim, …);
+ *         LS_CHECK(ls_captured_run(captured, (ls_tensor *[]){x, y}, 2, &loss, 1));
+ *     }
+ *
+ * The first run of the step makes it as any program does (optimizers get their state), the second
+ * is watched, the third is recorded, and from then on a run is a replay, which does not call the
+ * function: it copies the inputs to where those of the recorded run lay, and starts the recorded
+ * kernels. Every run has the results of the function itself, to the bit: the learning rate and the
+ * step count of an optimizer, and the masks of a dropout (ls_step_begin) are those of the run.
+ *
+ * What a replay repeats is the device's work, with the arguments that it had: everything else must
+ * be the same in each run. Numbers of the host are those of the recorded run (the largest norm of
+ * clipping, a dropout's probability, training mode, frozen parameters), what the function does
+ * besides is not done, and memory that it uses must stay: modules, optimizers and tensors outlive
+ * the captured step. Parameters that are moved (ls_module_to) end the capture, and two runs later
+ * the step is captured anew.
+ *
+ * Runs with other shapes, types, autocast, seed or sample offset than the recorded one are made as
+ * without a capture, and so is every run of a step that cannot be captured, because in it
+ *   - the program reads or waits for the device (ls_item, ls_copy_out), makes tensors of numbers of
+ *     its own (ls_from_data, ls_full: give them as inputs), or computes on the processor;
+ *   - ranks exchange something (gradients by ls_ddp_new, too), or numbers are drawn by ls_rand;
+ *   - or the device captures nothing: the processor does not.
+ * ls_captured_why says so. Of the checks that read, two go along: indices of ls_embedding and
+ * targets of losses are checked by the device, and *norm of ls_clip_grad_norm is written when the
+ * run returns (so its address must be the same in each run). Where a check fails, or the norm is
+ * not finite, the run returns that error and no parameter has changed. */
+#ifndef LOCKSTEP_CAPTURED_H
+#define LOCKSTEP_CAPTURED_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A step: from inputs of any shapes and types to outputs, float32 of one element each. What it
+ * makes is freed when it returns (it runs in a scope of its own), the outputs after they were read.
+ * An error ends the run, and is returned. */
+typedef ls_status (*ls_step_fn)(void *arg, ls_tensor *const *inputs, ls_tensor **outputs);
+
+#define LS_CAPTURED_MAX 32 /* inputs of a step, and outputs */
+
+typedef struct ls_captured ls_captured;
+
+/* Borrows `arg`. NULL with ls_error_message: without a step or memory. */
+LS_API ls_captured *ls_captured_new(ls_step_fn step, void *arg);
+/* Frees what was recorded; its memory becomes that of the device's tensors again. Before what the
+ * step uses is freed, on the same thread. NULL is allowed. */
+LS_API void ls_captured_free(ls_captured *captured);
+
+/* Makes the step (torch.cuda.make_graphed_callables), with inputs[input_count] on the device where
+ * tensors are made (ls_device_use), which stay the caller's. values[value_count] become the
+ * elements of the outputs, for which, as for checks, it waits; without either it does not wait.
+ * All runs are made by one thread, and no other one starts work on the device during the third.
+ * Errors: the step's own; LS_ERR_INVALID for an output of another shape; LS_ERR_STATE within a
+ * step, or where the recorded run does what the one before did not; LS_ERR_SYSTEM when the device
+ * fails to record. After the last two the step was not made: zero the gradients, and the runs to
+ * come are made without a capture. */
+LS_API ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
+                                 double *values, int value_count);
+
+/* Why the step is not captured; "" if it is, or if that is not known before the third run. Valid
+ * until the next run. */
+LS_API const char *ls_captured_why(const ls_captured *captured);
+/* The runs so far that were replays, the recorded one included. */
+LS_API int64_t ls_captured_replays(const ls_captured *captured);
+
+#ifdef __cplusplus
+}
+#endif
+
+#ifndef LS_NO_SITES
+#define ls_captured_run(...) LS_AT(ls_captured_run(__VA_ARGS__))
+#endif
+
+#endif

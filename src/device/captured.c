@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See Note [Captured steps] in captured.h. */
+#include "device/captured.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+
+/* ---- of the step under way ------------------------------------------------------------------ */
+
+void ls__captured_refuse(const char *what)
+{
+    ls__captured *c = ls__self.captured;
+    if (c == NULL || c->why[0] != '\0') {
+        return;
+    }
+    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
+        (void)snprintf(c->why, sizeof c->why, "%s (%.120s:%d)", what, ls__self.file, ls__self.line);
+    } else {
+        (void)snprintf(c->why, sizeof c->why, "%s", what);
+    }
+}
+
+ls__captured *ls__captured_pause(void)
+{
+    ls__captured *c = ls__self.captured;
+    ls__self.captured = NULL;
+    return c;
+}
+
+void ls__captured_resume(ls__captured *paused)
+{
+    ls__self.captured = paused;
+}
+
+/* Whether slot `at` is there; the step of the capture may do more than the one that was watched. */
+static bool has_room(int at, int room)
+{
+    if (at >= room) {
+        ls__captured_refuse("it does more than in the run before");
+    }
+    return at < room;
+}
+
+const void *ls__captured_number_add(const ls__captured_number *number, const void *value,
+                                    size_t bytes)
+{
+    ls__captured *c = ls__self.captured;
+    if (c == NULL || !c->records) {
+        if (c != NULL) {
+            c->number_count++;
+        }
+        return NULL;
+    }
+    if (!has_room(c->number_count, c->number_room)) {
+        return NULL;
+    }
+    const size_t at = (size_t)c->number_count * LS__CAPTURED_SLOT;
+    c->numbers[c->number_count++] = *number;
+    if (bytes > 0) {
+        memcpy(c->values + at, value, bytes);
+    }
+    return c->memory + at;
+}
+
+const void *ls__captured_number_find(ls_status (*renew)(const ls__captured_number *, void *),
+                                     const void *value, size_t bytes)
+{
+    const ls__captured *c = ls__self.captured;
+    for (int i = 0; c != NULL && c->records && i < c->number_count; i++) {
+        const size_t at = (size_t)i * LS__CAPTURED_SLOT;
+        if (c->numbers[i].renew == renew && memcmp(c->values + at, value, bytes) == 0) {
+            return c->memory + at;
+        }
+    }
+    return NULL;
+}
+
+/* Without room it is the slot behind the last one: the run goes to its end, and is thrown away. */
+void *ls__captured_result_add(const ls__captured_result *result)
+{
+    ls__captured *c = ls__self.captured;
+    if (c == NULL || !c->records) {
+        if (c != NULL) {
+            c->result_count++;
+        }
+        return NULL;
+    }
+    char *slots = c->memory + (size_t)c->number_room * LS__CAPTURED_SLOT;
+    const int at = c->result_count;
+    if (has_room(at, c->result_room)) {
+        c->results[c->result_count++] = *result;
+    } else if (result->drop != NULL) {
+        result->drop(result->of);
+    }
+    return slots + (size_t)at * LS__CAPTURED_SLOT;
+}
+
+void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args)
+{
+    ls__captured *c = ls__self.captured;
+    const int checks = c != NULL ? c->result_count : 0;
+    char *slot = ls__captured_result_add(result);
+    if (c != NULL) {
+        c->gated = true;
+    }
+    if (slot != NULL) {
+        args.slot = slot;
+        args.checks = c->memory + (size_t)c->number_room * LS__CAPTURED_SLOT;
+        args.check_count = checks;
+        args.check_bytes = LS__CAPTURED_SLOT;
+        c->device->capture->gate(&args, c->device->stream);
+    }
+    return slot;
+}
+
+/* ---- runs ----------------------------------------------------------------------------------- */
+
+void ls__captured_enter(ls__captured *captured, bool records)
+{
+    captured->records = records;
+    captured->number_count = captured->result_count = 0;
+    captured->gated = false;
+    ls__self.captured = captured;
+}
+
+void ls__captured_leave(void)
+{
+    ls__self.captured->records = false;
+    ls__self.captured = NULL;
+}
+
+/* One more of each, so that none of them is of no bytes. */
+ls_status ls__captured_make_room(ls__captured *c)
+{
+    c->numbers = calloc((size_t)c->number_count + 1, sizeof *c->numbers);
+    c->results = calloc((size_t)c->result_count + 1, sizeof *c->results);
+    c->values = calloc((size_t)c->number_count + 1, LS__CAPTURED_SLOT);
+    c->number_room = c->number_count;
+    c->result_room = c->result_count;
+    if (c->numbers != NULL && c->results != NULL && c->values != NULL) {
+        return LS_OK;
+    }
+    ls__captured_forget(c);
+    return ls__fail(LS_ERR_MEMORY, "a captured step: no memory");
+}
+
+static void undo_before(const ls__captured *c, int end)
+{
+    for (int i = end - 1; i >= 0; i--) {
+        if (c->numbers[i].undo != NULL) {
+            c->numbers[i].undo(&c->numbers[i]);
+        }
+    }
+}
+
+void ls__captured_undo(const ls__captured *c)
+{
+    undo_before(c, c->number_count);
+}
+
+ls_status ls__captured_renew(ls__captured *c)
+{
+    for (int i = 0; i < c->number_count; i++) {
+        const ls_status status =
+            c->numbers[i].renew(&c->numbers[i], c->values + (size_t)i * LS__CAPTURED_SLOT);
+        if (status < 0) {
+            undo_before(c, i);
+            return status;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls__captured_take(const ls__captured *c, const char *slots)
+{
+    for (int i = 0; i < c->result_count; i++) {
+        const ls__captured_result *r = &c->results[i];
+        if (r->take != NULL) {
+            LS_TRY(r->take(r, slots + (size_t)i * LS__CAPTURED_SLOT));
+        }
+    }
+    return LS_OK;
+}
+
+void ls__captured_forget(ls__captured *c)
+{
+    for (int i = 0; c->results != NULL && i < c->result_count; i++) {
+        if (c->results[i].drop != NULL) {
+            c->results[i].drop(c->results[i].of);
+        }
+    }
+    free(c->numbers);
+    free(c->results);
+    free(c->values);
+    c->numbers = NULL;
+    c->results = NULL;
+    c->values = NULL;
+    c->number_count = c->result_count = c->number_room = c->result_room = 0;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A captured step (lockstep/captured.h), as the operations in it see it.
+ *
+ * Note [Captured steps]
+ * A device that can capture records the kernels that a thread starts instead of running them, and
+ * starts all of them again by one call: a replay. What differs from one replay to the next lies in
+ * slots of the device's memory, which one copy fills before it:
+ *
+ *     numbers   a learning rate with the step's corrections; the stream of a dropout. Kernels read
+ *               the slot in place of their argument. `renew` gives the number of a replay, and does
+ *               what else the operation does on the host: it counts a step, a draw.
+ *     results   what kernels have found out and the program must hear: an index outside of its
+ *               table, the gradients' norm. They are read with the losses, and `take` says it.
+ *
+ * The second run of a step is watched: it counts slots, and an operation that waits for the device
+ * or reads its memory there says so (ls__captured_refuse). The step is then never captured. */
+#ifndef LS_DEVICE_CAPTURED_H
+#define LS_DEVICE_CAPTURED_H
+
+#include "base/runtime.h"
+#include "device/device.h"
+
+#define LS__CAPTURED_SLOT 32 /* bytes */
+
+typedef struct ls__captured_number ls__captured_number;
+struct ls__captured_number {
+    /* Writes the number of the next replay. On failure nothing is started. */
+    ls_status (*renew)(const ls__captured_number *number, void *slot);
+    void (*undo)(const ls__captured_number *number); /* what renew counted; NULL: nothing */
+    void *of;
+    int64_t which;
+};
+
+typedef struct ls__captured_result ls__captured_result;
+struct ls__captured_result {
+    /* The slot of a check begins with an int64_t, which is below 0 when all is well: else the step
+     * of no optimizer that follows is made. NULL: nobody needs to know it. */
+    ls_status (*take)(const ls__captured_result *result, const void *slot);
+    void (*drop)(void *of); /* when the step is forgotten; NULL: nothing to do */
+    void *of;
+    int64_t which;
+};
+
+typedef struct ls__captured {
+    const ls__device *device;
+    bool records;  /* else it watches */
+    void *blocks;  /* where memory comes from while it records (tensor/storage.c) */
+    char why[256]; /* it cannot be captured; "": nothing speaks against it */
+    ls__captured_number *numbers;
+    ls__captured_result *results;
+    int number_count, result_count; /* so far in this run */
+    int number_room, result_room;
+    bool gated;   /* the checks so far decide whether the step is made */
+    char *memory; /* the device's: slots of numbers, then of results */
+    char *values; /* [number_room] slots, on the host: of the next replay */
+} ls__captured;
+
+/* Whether this thread's kernels are being recorded. */
+static inline bool ls__captured_records(void)
+{
+    return ls__self.captured != NULL && ls__self.captured->records;
+}
+
+/* A number of the step that is under way, with its value in the run that records it. Returns its
+ * slot; NULL: the argument holds. */
+const void *ls__captured_number_add(const ls__captured_number *number, const void *value,
+                                    size_t bytes);
+/* The slot that has this value in this run, of those with this `renew`; NULL: there is none. */
+const void *ls__captured_number_find(ls_status (*renew)(const ls__captured_number *, void *),
+                                     const void *value, size_t bytes);
+/* Room for a result of the step that is under way; takes result->of, if it records. Returns its
+ * slot, which is the device's; NULL: it does not record. */
+void *ls__captured_result_add(const ls__captured_result *result);
+/* From here on kernels of optimizers look whether the step is to be made: all checks so far are
+ * well, and so is the norm of gradients, if one is asked for. slot: int64_t -1, the norm as
+ * float64, the factor as float32. args gives the norm's part. NULL: it does not record. */
+void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args);
+/* The step under way does what cannot be recorded: `what` names it. The first one stays. */
+void ls__captured_refuse(const char *what);
+/* For a read that the step makes in another way when it is recorded: until resumed, none is
+ * watched. */
+ls__captured *ls__captured_pause(void);
+void ls__captured_resume(ls__captured *paused);
+
+/* Begins a run of the step on this thread; ends it. */
+void ls__captured_enter(ls__captured *captured, bool records);
+void ls__captured_leave(void);
+/* Room for what the last run has counted. LS_ERR_MEMORY. */
+ls_status ls__captured_make_room(ls__captured *captured);
+/* The numbers of the next replay, in captured->values. What was counted is undone on failure. */
+ls_status ls__captured_renew(ls__captured *captured);
+void ls__captured_undo(const ls__captured *captured);
+/* The first result, of slots on the host, that somebody must hear of. */
+ls_status ls__captured_take(const ls__captured *captured, const char *slots);
+void ls__captured_forget(ls__captured *captured);
+
+#endif

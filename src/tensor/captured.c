@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs of a captured step: as any program's, watched, recorded, and replays
+ * (device/captured.h, Note [Captured steps]).
+ *
+ *     memory of the device   numbers | results | one to spare | outputs     slots
+ *                            inputs, and what the recorded run took: blocks of its own
+ */
+#include <lockstep/captured.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "device/captured.h"
+#include "tensor/fill.h"
+#include "tensor/op.h"
+
+/* What must be as in the recorded run; compared as bytes. */
+typedef struct captured_key {
+    int64_t dim[LS_CAPTURED_MAX][LS_DIMS_MAX];
+    int64_t ndim[LS_CAPTURED_MAX], dtype[LS_CAPTURED_MAX], place[LS_CAPTURED_MAX];
+    int64_t inputs, outputs, autocast, no_grad, sample_offset;
+    uint64_t seed, moves;
+    const ls__pool *on;
+} captured_key;
+
+struct ls_captured {
+    ls_step_fn step;
+    void *arg;
+    ls__runtime_guest guest;
+    captured_key key; /* of the recorded run, or of those before it */
+    int alike;        /* runs with this key before the recorded one: made, watched */
+    int64_t replays;
+    ls__captured noted;
+    ls__pool *on;
+    void *graph; /* NULL: nothing is recorded */
+    ls__storage *slots, *input[LS_CAPTURED_MAX];
+    char *heard; /* results, the spare one and outputs, on the host */
+};
+
+/* One run. */
+typedef struct captured_run {
+    ls__tensors *tensors;
+    ls_tensor *const *inputs;
+    const ls__record *in[LS_CAPTURED_MAX];
+    double *values;
+    captured_key key;
+} captured_run;
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static void forget_recorded(ls_captured *c)
+{
+    if (c->graph != NULL) {
+        c->on->device->capture->free(c->on->device, c->graph);
+    }
+    c->graph = NULL;
+    ls__captured_forget(&c->noted);
+    for (int i = 0; i < LS_CAPTURED_MAX; i++) {
+        ls__storage_unref(c->input[i]);
+        c->input[i] = NULL;
+    }
+    ls__storage_unref(c->slots);
+    c->slots = NULL;
+    free(c->heard);
+    c->heard = NULL;
+    if (c->noted.blocks != NULL) {
+        ls__pool_blocks_give_up(c->on, c->noted.blocks);
+    }
+    c->noted.blocks = NULL;
+    c->alike = 0;
+}
+
+static void runtime_ended(ls__runtime_guest *guest)
+{
+    forget_recorded(LS__LIST_ITEM(guest, ls_captured, guest));
+}
+
+ls_captured *ls_captured_new(ls_step_fn step, void *arg)
+{
+    ls__tensors *tensors = ls__tensors_get("captured_new");
+    if (tensors == NULL || step == NULL) {
+        if (tensors != NULL) {
+            (void)ls__fail(LS_ERR_INVALID, "captured_new: the step is NULL; give its function");
+        }
+        return NULL;
+    }
+    ls_captured *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "a captured step: no memory");
+        return NULL;
+    }
+    c->step = step;
+    c->arg = arg;
+    c->guest.ended = runtime_ended;
+    ls__runtime_enter(tensors->runtime, &c->guest);
+    return c;
+}
+
+void ls_captured_free(ls_captured *captured)
+{
+    if (captured != NULL) {
+        forget_recorded(captured);
+        ls__runtime_leave(&captured->guest);
+        free(captured);
+    }
+}
+
+const char *ls_captured_why(const ls_captured *captured)
+{
+    return captured != NULL && captured->graph == NULL ? captured->noted.why : "";
+}
+
+int64_t ls_captured_replays(const ls_captured *captured)
+{
+    return captured != NULL ? captured->replays : 0;
+}
+
+/* ---- a run as any program's ----------------------------------------------------------------- */
+
+/* Output i of the step; NULL with the error set. */
+static const ls__record *output_of(ls__tensors *tensors, ls_tensor *output, int i)
+{
+    char what[48];
+    (void)snprintf(what, sizeof what, "captured_run: output %d of the step", i);
+    const ls__record *record = ls__record_of(tensors, output, what, 0);
+    if (record == NULL) {
+        return NULL;
+    }
+    if (record->status < 0) {
+        record = ls__record_sound(tensors, output, what);
+    } else if (record->numel != 1 || record->dtype != LS_FLOAT32) {
+        (void)ls__fail(LS_ERR_INVALID, "%s is %s %s; give float32 of one element", what,
+                       ls_dtype_name((ls_dtype)record->dtype), ls__record_print(record).text);
+        return NULL;
+    }
+    return record;
+}
+
+static ls_status call_step(ls_captured *c, ls_tensor *const *inputs, ls_tensor **outputs)
+{
+    const ls__user_call call = ls__user_call_begin();
+    return ls__user_call_check(&call, c->step(c->arg, inputs, outputs), "captured_run: the step");
+}
+
+static ls_status run_plainly(ls_captured *c, const captured_run *run)
+{
+    ls_tensor *outputs[LS_CAPTURED_MAX] = {0};
+    LS_SCOPE;
+    LS_TRY(call_step(c, run->inputs, outputs));
+    ls__captured *watching = ls__captured_pause();
+    ls_status status = LS_OK;
+    for (int i = 0; i < run->key.outputs && status == LS_OK; i++) {
+        status = output_of(run->tensors, outputs[i], i) != NULL
+                     ? ls_item(outputs[i], &run->values[i])
+                     : ls__self.status;
+    }
+    ls__captured_resume(watching);
+    return status;
+}
+
+/* Exchanges between ranks are known by their number. */
+static ls_status run_watched(ls_captured *c, const captured_run *run)
+{
+    const uint64_t exchanges = ls__self.exchanges;
+    ls__captured_enter(&c->noted, false);
+    const ls_status status = run_plainly(c, run);
+    if (ls__self.exchanges != exchanges) {
+        ls__captured_refuse("ranks exchange something");
+    }
+    ls__captured_leave();
+    c->alike += status == LS_OK ? 1 : 0;
+    return status;
+}
+
+/* ---- replays -------------------------------------------------------------------------------- */
+
+static size_t slots_bytes(int64_t count)
+{
+    return (size_t)count * LS__CAPTURED_SLOT;
+}
+
+/* What is read after a replay begins behind the numbers. */
+static int64_t heard_count(const ls_captured *c)
+{
+    return c->noted.result_room + 1 + c->key.outputs;
+}
+
+static void copy_inputs(ls_captured *c, const captured_run *run)
+{
+    for (int i = 0; i < run->key.inputs; i++) {
+        const ls__record *in = run->in[i];
+        if (in->numel > 0) {
+            c->on->k->gather(c->input[i]->data, ls__record_data(in), ls__record_strided(in),
+                             in->ndim, in->dim, ls_dtype_size((ls_dtype)in->dtype), c->on->stream);
+        }
+    }
+}
+
+/* With its results and outputs, if there are any. The copy has read the values when it returns. */
+static ls_status start(ls_captured *c, const captured_run *run)
+{
+    ls__captured *n = &c->noted;
+    const ls__device *device = c->on->device;
+    if (n->number_count > 0) {
+        c->on->k->copy(n->memory, n->values, slots_bytes(n->number_count), c->on->stream);
+    }
+    device->capture->launch(device, c->graph);
+    c->replays++;
+    if (n->result_count == 0 && run->key.outputs == 0) {
+        return ls__device_status(device);
+    }
+    ls__device_read(device, c->heard, n->memory + slots_bytes(n->number_room),
+                    slots_bytes(heard_count(c)));
+    LS_TRY(ls__device_status(device));
+    const char *outputs = c->heard + slots_bytes(n->result_room + 1);
+    for (int i = 0; i < run->key.outputs; i++) {
+        float value;
+        memcpy(&value, outputs + slots_bytes(i), sizeof value);
+        run->values[i] = (double)value;
+    }
+    const ls_status status = ls__captured_take(n, c->heard);
+    if (status < 0) {
+        ls__captured_undo(n);
+    }
+    return status;
+}
+
+static ls_status replay(ls_captured *c, const captured_run *run)
+{
+    LS_TRY(ls__captured_renew(&c->noted));
+    copy_inputs(c, run);
+    return start(c, run);
+}
+
+/* ---- recording ------------------------------------------------------------------------------ */
+
+static ls_status make_storages(ls_captured *c, const captured_run *run)
+{
+    ls__captured *n = &c->noted;
+    LS_TRY(ls__captured_make_room(n));
+    ls__storages_release_cached(run->tensors); /* what runs until now took will not be needed */
+    const int64_t heard = heard_count(c);
+    c->slots = ls__storage_new(c->on, slots_bytes(n->number_room + heard));
+    c->heard = calloc((size_t)heard, LS__CAPTURED_SLOT);
+    n->blocks = c->slots != NULL ? ls__pool_blocks_new(c->on) : NULL;
+    if (n->blocks == NULL) {
+        return ls__self.status;
+    }
+    if (c->heard == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "a captured step: no memory");
+    }
+    n->memory = c->slots->data;
+    for (int i = 0; i < run->key.inputs; i++) {
+        const ls__record *in = run->in[i];
+        c->input[i] =
+            ls__storage_new(c->on, (size_t)in->numel * ls_dtype_size((ls_dtype)in->dtype));
+        if (c->input[i] == NULL) {
+            return ls__self.status;
+        }
+    }
+    return LS_OK;
+}
+
+/* A tensor of the innermost scope over the copy of input i. */
+static ls_tensor *input_of(const ls_captured *c, const captured_run *run, int i)
+{
+    const ls__record *in = run->in[i];
+    ls__record *record = ls__record_new(run->tensors);
+    ls_shape shape = {.ndim = in->ndim};
+    if (record == NULL) {
+        return ls__poison_fixed(LS_ERR_MEMORY);
+    }
+    memcpy(shape.dim, in->dim, sizeof shape.dim);
+    LS__UNUSED bool is_shape =
+        ls__record_set_shape(record, shape, (ls_dtype)in->dtype, "captured_run");
+    LS_ASSERT(is_shape); /* it was one */
+    record->storage = ls__storage_ref(c->input[i]);
+    return ls__handle(record);
+}
+
+/* The step, as this thread's kernels are recorded; its outputs go to their slots. */
+static ls_status record_step(ls_captured *c, const captured_run *run)
+{
+    ls_tensor *inputs[LS_CAPTURED_MAX], *outputs[LS_CAPTURED_MAX] = {0};
+    char *to = c->noted.memory + slots_bytes(c->noted.number_room + c->noted.result_room + 1);
+    LS_SCOPE;
+    for (int i = 0; i < run->key.inputs; i++) {
+        inputs[i] = input_of(c, run, i);
+        LS_TRY(ls_tensor_status(inputs[i]));
+    }
+    LS_TRY(call_step(c, inputs, outputs));
+    for (int i = 0; i < run->key.outputs; i++) {
+        const ls__record *out = output_of(run->tensors, outputs[i], i);
+        if (out == NULL) {
+            return ls__self.status;
+        }
+        c->on->k->copy(to + slots_bytes(i), ls__record_data(out), sizeof(float), c->on->stream);
+    }
+    return ls__device_status(c->on->device);
+}
+
+/* Ends the capture; NULL, with the error set, when nothing was recorded. */
+static void *end_record(ls_captured *c, ls_status status)
+{
+    const ls__device *device = c->on->device;
+    char why[LS__DEVICE_ERROR_MAX] = "";
+    void *graph = device->capture->end(device, why);
+    if (graph != NULL && status < 0) {
+        device->capture->free(device, graph);
+        graph = NULL;
+    } else if (graph == NULL && status == LS_OK) {
+        (void)ls__fail(LS_ERR_SYSTEM,
+                       "captured_run: device \"%s\" could not record the step, which was not "
+                       "made: %s; zero the gradients, and go on: runs to come are made without "
+                       "a capture",
+                       device->name, why);
+        (void)snprintf(c->noted.why, sizeof c->noted.why, "%.250s", why);
+    }
+    return graph;
+}
+
+/* After a failure runs are made without a capture. */
+static void give_up(ls_captured *c)
+{
+    if (c->noted.why[0] == '\0') {
+        (void)snprintf(c->noted.why, sizeof c->noted.why, "the run to record failed: %.200s",
+                       ls__self.message);
+    }
+    ls__captured_undo(&c->noted);
+    forget_recorded(c);
+}
+
+/* Without memory for a capture this run is made without one, too. */
+static ls_status record_and_start(ls_captured *c, const captured_run *run)
+{
+    const ls__device *device = c->on->device;
+    char why[LS__DEVICE_ERROR_MAX] = "";
+    if (make_storages(c, run) < 0) {
+        give_up(c);
+        return run_plainly(c, run);
+    }
+    copy_inputs(c, run);
+    if (!device->capture->begin(device, why)) {
+        (void)snprintf(c->noted.why, sizeof c->noted.why, "%.250s", why);
+        give_up(c);
+        return run_plainly(c, run);
+    }
+    ls__captured_enter(&c->noted, true);
+    const ls_status status = record_step(c, run);
+    ls__captured_leave();
+    c->graph = end_record(c, status);
+    if (c->graph == NULL) {
+        const ls_status failed = ls__self.status;
+        give_up(c);
+        return failed;
+    }
+    return start(c, run);
+}
+
+/* ---- runs ----------------------------------------------------------------------------------- */
+
+static ls_status check(const ls_captured *c, int inputs, const double *values, int outputs)
+{
+    if (c == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "captured_run: the step is NULL; check what ls_captured_new returned");
+    }
+    if (inputs < 0 || inputs > LS_CAPTURED_MAX || outputs < 0 || outputs > LS_CAPTURED_MAX ||
+        (outputs > 0 && values == NULL)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "captured_run: %d inputs and %d values%s; give 0 to %d of each, and room "
+                        "for the values",
+                        inputs, outputs, outputs > 0 && values == NULL ? " at NULL" : "",
+                        LS_CAPTURED_MAX);
+    }
+    if (ls__self.captured != NULL) {
+        return ls__fail(LS_ERR_STATE, "captured_run: a captured step is under way, and makes no "
+                                      "other; call the function of the inner one");
+    }
+    return LS_OK;
+}
+
+/* Reads the inputs and fills in the key. */
+static ls_status describe(captured_run *run, int inputs, int outputs)
+{
+    const ls_runtime *runtime = run->tensors->runtime;
+    captured_key *key = &run->key;
+    memset(key, 0, sizeof *key);
+    key->inputs = inputs;
+    key->outputs = outputs;
+    key->autocast = ls__self.autocast;
+    key->no_grad = ls__self.no_grad;
+    key->sample_offset = runtime->sample_offset;
+    key->seed = runtime->seed;
+    key->moves = run->tensors->moves;
+    key->on = run->tensors->made;
+    for (int i = 0; i < inputs; i++) {
+        const ls__record *in = ls__record_sound(run->tensors, run->inputs[i], "captured_run");
+        if (in == NULL) {
+            return ls__self.status;
+        }
+        LS_TRY(ls__fill_settle(in->storage));
+        run->in[i] = in;
+        memcpy(key->dim[i], in->dim, sizeof(int64_t) * (size_t)in->ndim);
+        key->ndim[i] = in->ndim;
+        key->dtype[i] = in->dtype;
+        key->place[i] = in->place;
+    }
+    return LS_OK;
+}
+
+/* What speaks against a capture before the step has run. */
+static void judge(ls_captured *c, const captured_run *run)
+{
+    const ls__device *device = run->key.on->device;
+    char *why = c->noted.why;
+    if (device->capture == NULL) {
+        (void)snprintf(why, sizeof c->noted.why, "device \"%s\" captures no steps", device->name);
+    }
+    for (int i = 0; i < run->key.inputs && why[0] == '\0'; i++) {
+        const ls__pool *on = run->in[i]->storage->pool;
+        if (on != run->key.on) {
+            (void)snprintf(why, sizeof c->noted.why, "input %d is on device \"%s\"", i + 1,
+                           on->device->name);
+        } else if (run->in[i]->node != NULL) {
+            (void)snprintf(why, sizeof c->noted.why, "input %d requires gradients", i + 1);
+        }
+    }
+    c->on = run->tensors->made;
+    c->noted.device = device;
+}
+
+static ls_status run_once(ls_captured *c, const captured_run *run)
+{
+    if (c->graph != NULL && run->key.moves != c->key.moves) {
+        forget_recorded(c);
+    }
+    const bool same = memcmp(&run->key, &c->key, sizeof run->key) == 0;
+    if (c->graph != NULL) {
+        return same ? replay(c, run) : run_plainly(c, run);
+    }
+    if (c->noted.why[0] == '\0') {
+        judge(c, run);
+    }
+    if (c->noted.why[0] != '\0') {
+        return run_plainly(c, run);
+    }
+    if (!same || c->alike == 0) {
+        c->key = run->key;
+        c->alike = 1;
+        return run_plainly(c, run);
+    }
+    return c->alike == 1 ? run_watched(c, run) : record_and_start(c, run);
+}
+
+ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
+                          double *values, int value_count)
+{
+    captured_run run = {
+        .tensors = ls__tensors_get("captured_run"), .inputs = inputs, .values = values};
+    if (run.tensors == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check(captured, input_count, values, value_count));
+    LS_TRY(describe(&run, input_count, value_count));
+    return run_once(captured, &run);
+}
