@@ -37,6 +37,12 @@ void trainer_init(trainer_options *options)
     must(ls_init(
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
     refuse_world_of_gpus();
+    if (options->graph && ls_world_size() > 1) {
+        give_up(EXIT_USAGE,
+                "--graph on %d ranks: gradients are exchanged between ranks, which a captured step "
+                "does not do; start one rank, or leave --graph out",
+                ls_world_size());
+    }
     if (options->device != NULL) {
         must(ls_device_use(options->device));
     }
@@ -273,7 +279,8 @@ static const char *backend_of(const trainer_options *s)
     return s->backend == NULL && trainer_has_hook(s) && native ? "native" : s->backend;
 }
 
-/* Stages that are nowhere else have no rank to average with, and a replay of them averages itself;
+/* Stages that are nowhere else have no rank to average with, nor has the one rank of a captured
+ * step, and a replay of stages averages itself;
  * with --replicas the wrapper knows how many micro-batches the mean is over. */
 static void wrap(trainer *t)
 {
@@ -284,7 +291,7 @@ static void wrap(trainer *t)
         LS_CHECK(ls_module_status(t->net));
         return;
     }
-    if (ls_module_param_count(t->net) == 0 || s->replays_stages ||
+    if (ls_module_param_count(t->net) == 0 || s->replays_stages || s->graph ||
         (t->ranks.pipeline != NULL && s->replicas == NULL && ls_group_size(t->ranks.copies) == 1)) {
         return;
     }
@@ -699,16 +706,38 @@ ls_status trainer_replay_step(trainer *t, int64_t step)
     return add_gradients(t);
 }
 
+/* What is repeated: all of a step of one micro-batch, but for its batch and learning rate. */
+static ls_status captured_step(void *arg, ls_tensor *const *in, ls_tensor **out)
+{
+    trainer *t = arg;
+    const ls_batch batch = {.size = sizeof batch, .x = in[0], .y = in[1]};
+    out[0] = loss_of(t, &batch);
+    LS_TRY(ls_backward(with_gates(t, out[0])));
+    LS_TRY(limit_gradients(t, &t->norm));
+    LS_TRY(ls_optim_step(t->optim));
+    ls_optim_zero_grad(t->optim);
+    return LS_OK;
+}
+
+static ls_status run_captured(trainer *t, double *loss, double *norm)
+{
+    ls_batch batch = {.size = sizeof batch};
+    trainer_next_batch(t, &batch);
+    LS_TRY(ls_captured_run(t->captured, (ls_tensor *[]){batch.x, batch.y}, 2, loss, 1));
+    *norm = t->norm;
+    return check_loss(*loss);
+}
+
 /* Returns this replica's mean loss over the micro-batches of the step. A loss or a gradient that is
  * not finite ends the program, with the weights and checkpoints as they were. */
 double trainer_step(trainer *t, int64_t step, double *norm)
 {
     double loss = 0.0;
     trainer_set_rate(t, step);
-    if (find_gradients(t, &loss, norm) < 0) {
+    if ((t->captured != NULL ? run_captured(t, &loss, norm) : find_gradients(t, &loss, norm)) < 0) {
         end_in_step(t, step + 1);
     }
-    if (!t->ranks.steps && t->optim != NULL) {
+    if (!t->ranks.steps && t->optim != NULL && t->captured == NULL) {
         LS_CHECK(ls_optim_step(t->optim));
         ls_optim_zero_grad(t->optim);
     }
@@ -735,7 +764,7 @@ static bool stop_requested(const trainer *t, int64_t step)
         LS_CHECK(local_round_ends(t->set, step) ? ls_stop_agree(ls_world(), &stop) : LS_OK);
         return stop;
     }
-    if (t->ranks.pipeline == NULL) {
+    if (t->ranks.pipeline == NULL && t->captured == NULL) {
         return ls_stop_requested();
     }
     LS_CHECK(ls_stop_agree(ls_world(), &stop));
@@ -823,6 +852,9 @@ static void compare_replicas(trainer *t)
 
 void trainer_train(trainer *t)
 {
+    if (t->set->graph) {
+        must(LS_STATUS_OF(t->captured = ls_captured_new(captured_step, t)));
+    }
     trainer_evaluate_before(t);
     double started = ls_time();
     run_steps(t);
@@ -833,15 +865,28 @@ void trainer_train(trainer *t)
     trainer_export(t);
 }
 
+static void print_captured(const trainer *t)
+{
+    const char *why = ls_captured_why(t->captured);
+    if (t->captured != NULL && why[0] != '\0') {
+        (void)printf("no step was captured: %s\n", why);
+    } else if (t->captured != NULL) {
+        (void)printf("%lld of the steps were replays of a captured one\n",
+                     (long long)ls_captured_replays(t->captured));
+    }
+}
+
 int trainer_end(trainer *t, const char *note)
 {
     bool good = t->identical == ls_world_size() && t->odd == NULL;
     if (ls_rank() == 0) {
         trainer_print_summary(t, note);
+        print_captured(t);
     }
     records_close(&t->records);
     must(ls_checkpoint_free(t->checkpoint));
     must(ls_pipeline_free(t->ranks.pipeline));
+    ls_captured_free(t->captured);
     ls_optim_free(t->optim);
     ls_module_free(t->net);
     served_close(t);

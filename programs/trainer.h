@@ -51,6 +51,7 @@ typedef struct trainer_options {
     bool recompute, vertical_sync, sequence;
     const char *device;  /* NULL: the processor */
     const char *backend; /* of gradients; NULL: that of the device */
+    bool graph;
     const char *profile, *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
     run_file *run;  /* all flags */
     bool described; /* the folder of --resume says the flags of its run */

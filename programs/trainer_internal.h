@@ -47,6 +47,8 @@ struct trainer {
     double *losses;                /* [micro] of them */
     ls_micro_batch *micro_batches; /* [micro], for a pipeline */
     ls_module *net;                /* wrapped */
+    ls_captured *captured;         /* of --graph; NULL: none */
+    double norm;                   /* of the gradients, which a captured step writes */
     ls_optim *optim;               /* NULL: this rank's stages have no parameters */
     double lr;                     /* of the last step */
     local_outer outer;             /* of --outer */

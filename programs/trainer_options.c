@@ -93,8 +93,30 @@ static void check_zero(const trainer_options *o)
     }
 }
 
+/* A captured step is one function of a batch. */
+static void check_graph(const trainer_options *o)
+{
+    const char *other = o->accum != 1                     ? "--accum"
+                        : strcmp(o->exact, "layout") == 0 ? "--exact layout"
+                        : o->server != NULL               ? "--server"
+                        : o->local_steps > 0              ? "--local-steps"
+                        : o->shares_of != NULL            ? "--shares"
+                        : o->zero > 0                     ? "--zero"
+                        : trainer_has_hook(o)             ? "--comm"
+                        : o->plan != NULL                 ? "--plan"
+                        : o->mesh != NULL                 ? "--mesh"
+                                                          : NULL;
+    if (o->graph && other != NULL) {
+        give_up(EXIT_USAGE,
+                "--graph with %s: a captured step is that of one rank and one batch; leave one of "
+                "them out",
+                other);
+    }
+}
+
 static void check(const trainer_options *o)
 {
+    check_graph(o);
     check_schedule(o);
     check_zero(o);
     check_hook(o);
@@ -278,6 +300,9 @@ static void add_devices(cli_command *command, cli_option *all, trainer_options *
         {"backend", CLI_TEXT, &o->backend, .value_name = "NAME",
          .help = "what averages gradients: native, through the host, or nccl, on the GPUs; without "
                  "it nccl with --device cuda where it is installed"},
+        {"graph", CLI_SWITCH, &o->graph,
+         .help = "with --device cuda on one rank: record the third step and repeat it, all kernels "
+                 "by one start (a CUDA graph)"},
     };
     add(command, all, table, (int)(sizeof table / sizeof table[0]));
 }

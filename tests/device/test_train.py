@@ -124,6 +124,28 @@ def without_nccl_gradients_pass_through_the_host_unless_it_is_asked_for():
     assert ended.returncode != 0 and "install NCCL 2.19 or later" in said, said
 
 
+@test
+def captured_steps_have_the_losses_and_the_checkpoints_of_others():
+    saved, six = FOLDER / "captured", ("--lr-schedule-steps", 8)
+    plain, shown = cuda_losses(1, *six, "--steps", 8, "--save", FOLDER / "plain")
+    captured, also = cuda_losses(1, *six, "--steps", 8, "--save", saved, "--eval-every", 3, "--graph")
+    assert plain == captured and len(plain.split()) >= 8, (plain, captured)
+    assert evaluated(shown) == [evaluated(also)[0], evaluated(also)[-1]], (shown, also)
+    says(also, "%lld of the steps were replays of a captured one")
+    assert "6 of the steps" in also, also
+    says(losses("cpu", 1, "--graph")[1], "no step was captured: %s")
+
+
+@test
+def what_a_captured_step_cannot_do_is_refused():
+    needs_kernels()
+    said, _ = job("--graph").communicate(timeout=60)
+    says(said, "--graph on %d ranks: gradients are exchanged between ranks, which a captured step does not do; start one rank, or "
+               "leave --graph out")
+    said, _ = job("--graph", "--accum", 2).communicate(timeout=60)
+    says(said, "--graph with %s: a captured step is that of one rank and one batch; leave one of them out")
+
+
 # ---- failures --------------------------------------------------------------------------------------------------------------
 
 
