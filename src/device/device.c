@@ -2,8 +2,6 @@
 /* The processor as a device, and the ways across. */
 #include "device/device.h"
 
-#include <string.h>
-
 #include "base/error.h"
 #include "device/captured.h"
 
@@ -13,16 +11,11 @@ ls__device ls__device_host(const ls__env *env)
     return (ls__device){.name = "cpu", .kernels = ls__kernels_cpu(), .memory = env, .host = true};
 }
 
-/* Whether the step under way may wait: while it is recorded it must not. */
-static bool may_wait(void)
-{
-    ls__captured_refuse("it waits for the device");
-    return !ls__captured_records();
-}
-
+/* While a step is recorded the device refuses to wait, and the capture is lost. */
 void ls__device_wait(const ls__device *device)
 {
-    if (device->synchronize != NULL && may_wait()) {
+    if (device->synchronize != NULL) {
+        ls__captured_refuse("it waits for the device");
         device->synchronize(device);
     }
 }
@@ -43,10 +36,6 @@ ls_status ls__device_status(const ls__device *device)
 
 void ls__device_read(const ls__device *device, void *to, const void *from, size_t bytes)
 {
-    if (device->synchronize != NULL && !may_wait()) {
-        memset(to, 0, bytes);
-        return;
-    }
     device->kernels->copy(to, from, bytes, device->stream);
     ls__device_wait(device);
 }
@@ -54,9 +43,6 @@ void ls__device_read(const ls__device *device, void *to, const void *from, size_
 /* The wait is for the caller, who may change `from` afterwards. */
 void ls__device_write(const ls__device *device, void *to, const void *from, size_t bytes)
 {
-    if (device->synchronize != NULL && !may_wait()) {
-        return;
-    }
     device->kernels->copy(to, from, bytes, device->stream);
     ls__device_wait(device);
 }

@@ -17,6 +17,7 @@
 int cuStreamSynchronize(void *stream); /* the driver's */
 
 enum { RUNS = 12, PLAIN = 2, BAD = 7 }; /* before the recorded run; the run that is different */
+enum { HELD = 60 };
 
 __attribute__((constructor)) static void prepare(void)
 {
@@ -33,6 +34,8 @@ typedef enum what {
     READS_LATE,
     MORE_LATE,
     FAILS_ITSELF,
+    KERNEL_FAILS,
+    KEEPS_GRADIENTS,
     WAITS,
     DRAWS,
     OTHER_SHAPE,
@@ -60,6 +63,7 @@ typedef struct state {
     ls_optim *optim;
     double norm;
     int calls;
+    ls_tensor *held[HELD]; /* by the program, from the run after the recorded one on */
     bool captures;
 } state;
 
@@ -89,6 +93,12 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
     state *s = arg;
     double seen = 0.0;
     s->calls++;
+    if (s->t->what == KEEPS_GRADIENTS) {
+        ls_optim_zero_grad(s->optim);
+    }
+    if (s->t->what == KERNEL_FAILS && s->captures && s->calls == PLAIN + 1) {
+        fake_cuda_fail_next(700);
+    }
     out[0] = loss_of(s, in);
     if (s->t->what == READS || (s->t->what == READS_LATE && s->calls == PLAIN + 1)) {
         LS_TRY(ls_item(out[0], &seen));
@@ -112,18 +122,27 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
         LS_TRY(ls_clip_grad_norm(s->net, 0.5, NULL, &s->norm));
     }
     LS_TRY(ls_optim_step(s->optim));
-    ls_optim_zero_grad(s->optim);
+    if (s->t->what != KEEPS_GRADIENTS) {
+        ls_optim_zero_grad(s->optim);
+    }
     return LS_OK;
+}
+
+static ls_tensor *far_indices(ls_dtype dtype)
+{
+    const int64_t far = dtype == LS_INT64 ? (int64_t)1 << 40 : (int64_t)1 << 30;
+    return ls_cast(ls_full(LS_SHAPE(BATCH, CONTEXT), LS_INT64, (double)far), dtype);
 }
 
 static void make_inputs(const training_of *t, int run, ls_tensor *in[2])
 {
     const int64_t rows = t->what == OTHER_SHAPE && run == BAD ? BATCH - 1 : BATCH;
-    const int wide = run == BAD ? 4 : 1;
     if (t->data == TOKENS) {
-        in[0] = integers(rows, CONTEXT, t->what == BAD_INDEX ? wide * VOCAB : VOCAB, run, LS_INT32);
-        in[1] =
-            integers(rows, CONTEXT, t->what == BAD_TARGET ? wide * VOCAB : VOCAB, run, LS_INT64);
+        in[0] = t->what == BAD_INDEX && run == BAD ? far_indices(LS_INT32)
+                                                   : integers(rows, CONTEXT, VOCAB, run, LS_INT32);
+        in[1] = t->what == BAD_TARGET && run == BAD
+                    ? far_indices(LS_INT64)
+                    : integers(rows, CONTEXT, VOCAB, run + 1, LS_INT64);
         return;
     }
     if (t->data == IMAGES) {
@@ -145,16 +164,22 @@ static ls_optim *make_optim(const state *s)
                                : ls_rmsprop_new(s->net, NULL);
 }
 
-/* Memory that is taken and written between two runs. */
-static void use_memory(void)
+/* Memory that is taken between two runs, of all sizes; what it holds stays. */
+static void hold_memory(state *s, int run)
 {
-    LS_SCOPE;
-    for (int i = 0; i < 40; i++) {
-        CHECK_OK(ls_tensor_status(ls_ones(LS_SHAPE(1 << (i % 18)), LS_FLOAT32)));
+    for (int i = 0; i < HELD && run == PLAIN + 1; i++) {
+        s->held[i] = ls_keep(ls_ones(LS_SHAPE(16 << (i % 15)), LS_FLOAT32));
+        CHECK_OK(ls_tensor_status(s->held[i]));
+    }
+    for (int i = 0; i < HELD && run == RUNS - 1; i++) {
+        double sum;
+        CHECK_OK(ls_item(ls_sum(s->held[i]), &sum));
+        CHECK(sum == (double)ls_numel(s->held[i]));
+        ls_free(s->held[i]);
     }
 }
 
-static void before_run(const state *s, int run)
+static void before_run(state *s, int run)
 {
     if (s->t->what == MOVES && run == BAD) {
         CHECK_OK(ls_module_to(s->net, "cpu"));
@@ -171,7 +196,7 @@ static void before_run(const state *s, int run)
         ls_module_train(s->net, true);
     }
     if (s->t->what == FULL) {
-        use_memory();
+        hold_memory(s, run);
     }
     ls_step_begin((ls_step_context){.step = (uint64_t)run});
     ls_optim_set_lr(s->optim, 0.002 * (1 + run % 5));
@@ -379,7 +404,7 @@ TEST(an_index_outside_its_table_is_named_and_the_step_not_made)
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = BAD_INDEX});
     CHECK_INT(facts.replays, RUNS - PLAIN);
     CHECK_CONTAINS(facts.error,
-                   "embedding: element 0 of argument 2 [3,6] is 21; give values in [0,13)");
+                   "embedding: element 0 of argument 2 [3,6] is 1073741824; give values in [0,13)");
     (void)check_bits(&(training_of){.make = make_gpt, .what = BAD_INDEX});
 }
 
@@ -388,8 +413,9 @@ TEST(a_target_that_is_no_class_is_named_and_the_step_not_made)
     const captured_facts facts =
         check_bits(&(training_of){.make = make_gpt, .half = true, .what = BAD_TARGET});
     CHECK_INT(facts.replays, RUNS - PLAIN);
-    CHECK_CONTAINS(facts.error, "cross_entropy: element 0 of target [3,6] is 21; give values in "
-                                "[0,13), or -100 for rows that do not count");
+    CHECK_CONTAINS(facts.error,
+                   "cross_entropy: element 0 of target [3,6] is 1099511627776; give values in "
+                   "[0,13), or -100 for rows that do not count");
 }
 
 TEST(a_norm_that_is_not_finite_is_named_and_the_step_not_made)
@@ -411,6 +437,14 @@ TEST(a_capture_that_fails_leaves_the_device_and_the_training_as_they_were)
                             "without a capture");
     CHECK_CONTAINS(facts.error, "cuGraphInstantiate: out of memory");
     CHECK_CONTAINS(facts.why, "cuGraphInstantiate: out of memory");
+}
+
+TEST(a_kernel_that_cannot_be_recorded_is_no_failure_of_the_device)
+{
+    const captured_facts facts =
+        check_bits(&(training_of){.make = make_gpt, .clips = true, .what = KERNEL_FAILS});
+    CHECK_INT(facts.replays, 0);
+    CHECK_CONTAINS(facts.error, ": an illegal memory access was encountered; zero the gradients");
 }
 
 TEST(a_program_that_waits_for_the_stream_itself_ends_the_capture_and_no_more)
@@ -606,8 +640,11 @@ TEST(a_captured_step_gives_its_memory_back)
 {
     CHECK_OK(ls_init(NULL));
     CHECK_OK(ls_device_use("cuda"));
-    const training_of t = {.make = make_gpt};
+    const training_of t = {.make = make_gpt, .what = KEEPS_GRADIENTS};
     outcome out = {0};
+    ls_memory_stats none = {.size = sizeof none};
+    CHECK_OK(ls_memory_release_cached());
+    CHECK_OK(ls_memory_get_stats(&none));
     state s = {.t = &t, .net = make_gpt()};
     s.optim = ls_adamw_new(s.net, NULL);
     ls_memory_stats before = {.size = sizeof before}, after = before;
@@ -628,7 +665,31 @@ TEST(a_captured_step_gives_its_memory_back)
     CHECK_OK(ls_memory_release_cached());
     run_once(&s, NULL, 0, &out);
     CHECK_OK(out.status[0]);
-    captured = ls_captured_new(step, &s); /* ends with the runtime, and is freed after it */
+    captured = ls_captured_new(step, &s);
+    for (int run = 0; run <= PLAIN; run++) {
+        run_once(&s, captured, run, &out);
+    }
+    CHECK_INT(fake_cuda_graphs(), 1);
+    ls_captured_free(captured);
+    ls_optim_free(s.optim);
+    ls_module_free(s.net);
+    CHECK_OK(ls_memory_release_cached());
+    CHECK_OK(ls_memory_get_stats(&after));
+    CHECK_INT(after.blocks, none.blocks);
+    CHECK_INT(after.reserved, none.reserved);
+    CHECK_OK(ls_finalize());
+    CHECK_INT(fake_cuda_graphs(), 0);
+}
+
+TEST(a_captured_step_ends_with_its_runtime_and_may_be_freed_after_it)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_device_use("cuda"));
+    const training_of t = {.make = make_mlp, .data = FLOATS};
+    outcome out = {0};
+    state s = {.t = &t, .net = make_mlp()};
+    s.optim = ls_adamw_new(s.net, NULL);
+    ls_captured *captured = ls_captured_new(step, &s);
     for (int run = 0; run <= PLAIN; run++) {
         run_once(&s, captured, run, &out);
     }

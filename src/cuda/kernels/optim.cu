@@ -18,15 +18,14 @@ static __device__ int part_of_block(const cuda_step_args &k, int64_t *from, int6
 }
 
 /* What a captured step reads where the arguments would be the same in every replay. */
-static __device__ __inline__ ls__step_numbers numbers_of(const cuda_step_args &k, int at)
+static __device__ __inline__ double lr_of(const ls__step_part &p)
 {
-    if (k.part[at].varies != NULL) {
-        return *k.part[at].varies;
-    }
-    ls__step_numbers numbers;
-    numbers.lr = k.part[at].lr, numbers.step = k.part[at].step;
-    numbers.correction[0] = k.correction[at][0], numbers.correction[1] = k.correction[at][1];
-    return numbers;
+    return p.varies != NULL ? p.varies->lr : p.lr;
+}
+
+static __device__ __inline__ int64_t step_of(const ls__step_part &p)
+{
+    return p.varies != NULL ? p.varies->step : p.step;
 }
 
 /* Where the master copy does not round to the parameter, the parameter holds. */
@@ -49,9 +48,10 @@ KERNEL(adamw_parts)
     int64_t from, to;
     const int at = part_of_block(k, &from, &to);
     const ls__step_part &p = k.part[at];
-    const ls__step_numbers n = numbers_of(k, at);
-    const float lr = (float)n.lr, decay = (float)p.weight_decay, eps = (float)k.eps;
-    const float keep = (float)(1.0 - n.lr * p.weight_decay);
+    const float *correction = p.varies != NULL ? p.varies->correction : k.correction[at];
+    const float correct1 = correction[0], correct2 = correction[1];
+    const float lr = (float)lr_of(p), decay = (float)p.weight_decay, eps = (float)k.eps;
+    const float keep = (float)(1.0 - lr_of(p) * p.weight_decay);
     const float beta1 = (float)k.beta1, beta2 = (float)k.beta2;
     const float rest1 = (float)(1.0 - k.beta1), rest2 = (float)(1.0 - k.beta2);
     for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
@@ -65,24 +65,22 @@ KERNEL(adamw_parts)
         const float v = beta2 * p.state[1][i] + rest2 * grad * grad;
         p.state[0][i] = m;
         p.state[1][i] = v;
-        const float denominator = sqrtf(v / n.correction[1]) + eps;
-        set_value(p, i, param - lr * (m / n.correction[0]) / denominator);
+        const float denominator = sqrtf(v / correct2) + eps;
+        set_value(p, i, param - lr * (m / correct1) / denominator);
     }
 }
 
 KERNEL(sgd_parts)
 {
     int64_t from, to;
-    const int at = part_of_block(k, &from, &to);
-    const ls__step_part &p = k.part[at];
-    const ls__step_numbers n = numbers_of(k, at);
-    const float lr = (float)n.lr, decay = (float)p.weight_decay;
+    const ls__step_part &p = k.part[part_of_block(k, &from, &to)];
+    const float lr = (float)lr_of(p), decay = (float)p.weight_decay;
     const float momentum = (float)k.momentum, rest = (float)(1.0 - k.dampening);
     for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
         const float param = value_of(p, i), grad = get(p.grad, i) + decay * param;
         float step = grad;
         if (p.state[0] != NULL) {
-            const float buffer = n.step == 1 ? grad : momentum * p.state[0][i] + rest * grad;
+            const float buffer = step_of(p) == 1 ? grad : momentum * p.state[0][i] + rest * grad;
             p.state[0][i] = buffer;
             step = k.nesterov ? grad + momentum * buffer : buffer;
         }
@@ -93,10 +91,8 @@ KERNEL(sgd_parts)
 KERNEL(rmsprop_parts)
 {
     int64_t from, to;
-    const int at = part_of_block(k, &from, &to);
-    const ls__step_part &p = k.part[at];
-    const ls__step_numbers n = numbers_of(k, at);
-    const float lr = (float)n.lr, decay = (float)p.weight_decay, eps = (float)k.eps;
+    const ls__step_part &p = k.part[part_of_block(k, &from, &to)];
+    const float lr = (float)lr_of(p), decay = (float)p.weight_decay, eps = (float)k.eps;
     const float alpha = (float)k.alpha, rest = (float)(1.0 - k.alpha), momentum = (float)k.momentum;
     float *const mean = k.centered ? p.state[1] : NULL;
     float *const buffer = p.state[k.centered ? 2 : 1];
