@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines against their sequential twin: gradient accumulation over the same micro-batches in one
  * process, that of the last stage, or in each where stages have replicas. Losses and parameters are
- * equal to the last bit after several steps, with dropout, for every schedule and number of ranks. */
+ * equal to the last bit after several steps, with dropout, for every schedule and number of
+ * ranks. */
 #include "test.h"
 
 #include <stdio.h>
