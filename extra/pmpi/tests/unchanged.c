@@ -129,6 +129,7 @@ int main(int argc, char **argv)
     MPI_Reduce(&wrong, &all, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) {
         printf("%s %ld records, %ld wrong\n", compares ? "compared" : "wrote", records, all);
+        fflush(stdout); /* MPI_Finalize may not return */
     }
     MPI_Finalize();
     return all != 0;
