@@ -96,6 +96,16 @@ ls_mixtral_options decoder_mixtral_options(const decoder_shape *shape);
  * so does a flag that says otherwise. */
 bool decoder_read_config(const char *weights, decoder_shape *shape, char *const *argv);
 
+#define DECODER_ENDS_MAX 16
+
+typedef struct decoder_ends {
+    int32_t token[DECODER_ENDS_MAX];
+    int count;
+} decoder_ends;
+/* The tokens that end a text of a model that transformers wrote, from the same folder:
+ * "eos_token_id" of generation_config.json, or else of config.json. */
+decoder_ends decoder_read_ends(const char *weights);
+
 /* The config.json of this shape for transformers, from malloc; NULL: it has no model of the
  * kind. */
 char *decoder_config(const decoder_shape *shape);

@@ -91,16 +91,16 @@ static void expect_none(const json_t *config, const char *name, const char *path
     }
 }
 
-/* Writes to path[bytes] the config.json in the folder `weights`, or in the folder of the file
+/* Writes to path[bytes] the file of this name in the folder `weights`, or in the folder of the file
  * `weights`. False: there is none. */
-static bool config_of(const char *weights, char *path, size_t bytes)
+static bool file_beside(const char *weights, const char *name, char *path, size_t bytes)
 {
     struct stat found;
     const char *slash = strrchr(weights, '/');
     bool folder = stat(weights, &found) == 0 && S_ISDIR(found.st_mode);
     int prefix = folder ? (int)strlen(weights) : slash != NULL ? (int)(slash - weights) : 0;
     const char *between = folder || slash != NULL ? "/" : "";
-    int length = snprintf(path, bytes, "%.*s%sconfig.json", prefix, weights, between);
+    int length = snprintf(path, bytes, "%.*s%s%s", prefix, weights, between, name);
     return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
 }
 
@@ -280,7 +280,7 @@ bool decoder_read_config(const char *weights, decoder_shape *shape, char *const 
 {
     char path[1024];
     const decoder_shape asked = *shape;
-    if (!config_of(weights, path, sizeof path)) {
+    if (!file_beside(weights, "config.json", path, sizeof path)) {
         return false;
     }
     json_t *config = read_config(path);
@@ -301,6 +301,41 @@ bool decoder_read_config(const char *weights, decoder_shape *shape, char *const 
     check_given(path, &asked, shape, argv);
     decoder_check(shape, argv);
     return true;
+}
+
+/* Appends "eos_token_id" of a file beside the weights: a number or a list. False: it has none. */
+static bool read_ends(const char *weights, const char *name, decoder_ends *ends)
+{
+    char path[1024];
+    if (!file_beside(weights, name, path, sizeof path)) {
+        return false;
+    }
+    json_t *config = read_config(path);
+    const json_t *value = json_object_get(config, "eos_token_id");
+    const size_t listed = json_is_array(value) ? json_array_size(value) : 1;
+    const bool found = value != NULL && !json_is_null(value);
+    for (size_t i = 0; found && i < listed; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > COUNT_MAX || ends->count == DECODER_ENDS_MAX) {
+            give_up(EXIT_FAILURE,
+                    "\"%s\": \"eos_token_id\" is neither a token nor a list of at most %d; is it "
+                    "damaged?",
+                    path, DECODER_ENDS_MAX);
+        }
+        ends->token[ends->count++] = (int32_t)json_integer_value(id);
+    }
+    json_decref(config);
+    return found;
+}
+
+decoder_ends decoder_read_ends(const char *weights)
+{
+    decoder_ends ends = {.count = 0};
+    if (!read_ends(weights, "generation_config.json", &ends)) {
+        (void)read_ends(weights, "config.json", &ends);
+    }
+    return ends;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */

@@ -44,8 +44,8 @@ typedef struct writer {
     int64_t vocab; /* tokens that can be drawn: those of the model that have a text */
     int32_t *text; /* the tokens of the prompt and those drawn so far */
     int64_t length;
-    int32_t stop; /* token that ends the text; -1: none */
-    double first; /* when the first token was drawn */
+    decoder_ends ends; /* tokens that end the text */
+    double first;      /* when the first token was drawn */
     utf8_stream out;
 } writer;
 
@@ -152,7 +152,7 @@ static settings read_flags(int argc, char **argv)
         {"greedy", CLI_SWITCH, &s.greedy, .help = "always take the most probable token"},
         {"seed", CLI_COUNT, &s.seed, .low = 0, .high = 9e15,
          .help = "seed of the draws: the same seed writes the same text"},
-        {"stop", CLI_TEXT, &s.stop, .value_name = "TOKEN",
+        {"stop", CLI_TEXT, &s.stop, .value_name = "TOKEN", .fallback = "a published model's own",
          .help = "a token that ends the text, as <|endoftext|>"},
         {"vocab", CLI_COUNT, &s.shape.vocab, .low = 0, .high = 1e8,
          .help = "vocabulary of the model; 0: the tokenizer's"},
@@ -306,10 +306,29 @@ static void read_prompt(writer *w)
                     (int)w->text[i], (long long)s->shape.vocab);
         }
     }
-    w->stop = s->stop ? ls_tokenizer_id(w->tokenizer, s->stop) : -1;
-    if (s->stop && w->stop < 0) {
+}
+
+/* As transformers, a published model ends a text where its folder says so. */
+static void find_ends(writer *w)
+{
+    const settings *s = w->set;
+    if (s->stop == NULL) {
+        w->ends = s->published ? decoder_read_ends(s->weights) : (decoder_ends){.count = 0};
+        return;
+    }
+    w->ends = (decoder_ends){.token = {ls_tokenizer_id(w->tokenizer, s->stop)}, .count = 1};
+    if (w->ends.token[0] < 0) {
         give_up(EXIT_USAGE, "--stop is \"%s\", which is not a token of the tokenizer", s->stop);
     }
+}
+
+static bool is_end(const writer *w, int32_t token)
+{
+    int i = 0;
+    while (i < w->ends.count && w->ends.token[i] != token) {
+        i++;
+    }
+    return i < w->ends.count;
 }
 
 /* ---- writing ------------------------------------------------------------------------------ */
@@ -343,7 +362,7 @@ static void show(writer *w, int32_t token)
     ls_bytes_free(text);
 }
 
-/* Draws and writes tokens until the limit, the stop token or a stop request. Returns their
+/* Draws and writes tokens until the limit, an end of the text or a stop request. Returns their
  * number. */
 static int64_t write_text(writer *w)
 {
@@ -359,7 +378,7 @@ static int64_t write_text(writer *w)
         w->first = written == 0 ? ls_time() : w->first;
         from = w->length;
         w->text[w->length++] = token;
-        if (token == w->stop) {
+        if (is_end(w, token)) {
             break;
         }
         show(w, token);
@@ -392,6 +411,7 @@ int main(int argc, char **argv)
     writer w = {.set = &s, .out = {.out = stdout}};
     open_tokenizer(&w, &s);
     read_prompt(&w);
+    find_ends(&w);
     open_model(&w);
     utf8_write(&w.out, s.prompt, strlen(s.prompt));
     double started = ls_time();

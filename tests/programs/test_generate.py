@@ -228,6 +228,35 @@ def a_llama_reads_the_token_before_its_prompt_that_transformers_puts_there():
 
 
 @test
+def a_published_model_ends_a_text_where_its_folder_says_so():
+    trained()
+    command(BUILD / "programs/train_gpt", "--model", "llama", *SHAPE, "--data", "text", "--steps", 60, "--batch", 8, "--lr", 1e-2,
+            "--export", "ends/", cwd=FOLDER)
+    (FOLDER / "ends/run.json").unlink()  # as if transformers had saved it
+    path, generation = FOLDER / "ends/config.json", FOLDER / "ends/generation_config.json"
+    config = json.loads(path.read_text())
+    assert config["eos_token_id"] is None, config
+
+    def written(*flags):
+        return generate("--weights", "ends", "--tokenizer", "bytes", "--greedy", "--tokens", 24, "--prompt", "hijk", *flags).text[4:-1]
+
+    whole = written()
+    end = whole[-1]
+    assert len(whole) == 24, whole
+    for ends in (ord(end), [300, ord(end)]):
+        path.write_text(json.dumps(dict(config, eos_token_id=ends)))
+        assert written() == whole[:whole.index(end)], (ends, written(), whole)
+    generation.write_text(json.dumps({"eos_token_id": 300}))
+    assert written() == whole
+    generation.write_text(json.dumps({"temperature": 0.5}))
+    assert written() == whole[:whole.index(end)]
+    for wrong in ("</s>", [-1], list(range(20)), [None]):
+        path.write_text(json.dumps(dict(config, eos_token_id=wrong)))
+        says(generate("--weights", "ends", "--tokenizer", "bytes", "--prompt", "h", status=1).stderr.decode(),
+             '"%s": "eos_token_id" is neither a token nor a list of at most %d; is it damaged?')
+
+
+@test
 def a_trained_model_writes_what_it_has_learned():
     greedy = generate(*trained(), "--prompt", "hijk", "--greedy", "--tokens", 60).text
     assert greedy[:-1] in TEXT and len(greedy) == 65, greedy
