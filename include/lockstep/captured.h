@@ -27,11 +27,11 @@
  * kernels. Every run has the results of the function itself, to the bit: the learning rate and the
  * step count of an optimizer, and the masks of a dropout (ls_step_begin) are those of the run.
  *
- * What a replay repeats is the device's work, with the arguments that it had: everything else must
- * be the same in each run. Numbers of the host are those of the recorded run (the largest norm of
- * clipping, a dropout's probability, training mode, frozen parameters), what the function does
- * besides is not done, and memory that it uses must stay: modules, optimizers and tensors outlive
- * the captured step. Parameters that are moved (ls_module_to) end the capture, and two runs later
+ * A replay repeats the device's work with the arguments of the recorded run. Everything else must be
+ * the same in each run: numbers of the host are those of the recorded run (the largest norm of
+ * clipping, a dropout's probability, training mode, frozen parameters), other work of the function
+ * is not done, and memory that it uses must stay: modules, optimizers and tensors outlive the
+ * captured step. Parameters that are moved (ls_module_to) end the capture, and two runs later
  * the step is captured anew.
  *
  * Runs with other shapes, types, autocast, seed or sample offset than the recorded one are made as
@@ -40,9 +40,9 @@
  *     its own (ls_from_data, ls_full: give them as inputs), or computes on the processor;
  *   - ranks exchange something (gradients by ls_ddp_new, too), or numbers are drawn by ls_rand;
  *   - or the device captures nothing: the processor does not.
- * ls_captured_why says so. Of the checks that read, two go along: indices of ls_embedding and
- * targets of losses are checked by the device, and *norm of ls_clip_grad_norm is written when the
- * run returns (so its address must be the same in each run). Where a check fails, or the norm is
+ * ls_captured_why names the reason. Two checks are captured: the device checks indices of
+ * ls_embedding and targets of losses, and *norm of ls_clip_grad_norm is written when the run
+ * returns (so its address must be the same in each run). Where a check fails, or the norm is
  * not finite, the run returns that error and no parameter has changed. */
 #ifndef LOCKSTEP_CAPTURED_H
 #define LOCKSTEP_CAPTURED_H
@@ -64,8 +64,8 @@ typedef struct ls_captured ls_captured;
 
 /* Borrows `arg`. NULL with ls_error_message: without a step or memory. */
 LS_API ls_captured *ls_captured_new(ls_step_fn step, void *arg);
-/* Frees what was recorded; its memory becomes that of the device's tensors again. Before what the
- * step uses is freed, on the same thread. NULL is allowed. */
+/* Frees the recorded kernels and gives their memory back to the device's tensors. Call it on the
+ * thread of the runs, before the modules and optimizers of the step are freed. NULL is allowed. */
 LS_API void ls_captured_free(ls_captured *captured);
 
 /* Makes the step (torch.cuda.make_graphed_callables), with inputs[input_count] on the device where
@@ -73,8 +73,8 @@ LS_API void ls_captured_free(ls_captured *captured);
  * elements of the outputs, for which, as for checks, it waits; without either it does not wait.
  * All runs are made by one thread, and no other one starts work on the device during the third.
  * Errors: the step's own; LS_ERR_INVALID for an output of another shape; LS_ERR_STATE within a
- * step, or where the recorded run does what the one before did not; LS_ERR_SYSTEM when the device
- * fails to record. After the last two the step was not made: zero the gradients, and the runs to
+ * step, or when the recorded run differs from the one before; LS_ERR_SYSTEM when the device fails to
+ * record. After the last two the step was not made: zero the gradients, and the runs to
  * come are made without a capture. */
 LS_API ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
                                  double *values, int value_count);
