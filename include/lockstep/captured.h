@@ -27,8 +27,8 @@
  * kernels. Every run has the results of the function itself, to the bit: the learning rate and the
  * step count of an optimizer, and the masks of a dropout (ls_step_begin) are those of the run.
  *
- * A replay repeats the device's work with the arguments of the recorded run. Everything else must be
- * the same in each run: numbers of the host are those of the recorded run (the largest norm of
+ * A replay repeats the device's work with the arguments of the recorded run. Everything else must
+ * be the same in each run: numbers of the host are those of the recorded run (the largest norm of
  * clipping, a dropout's probability, training mode, frozen parameters), other work of the function
  * is not done, and memory that it uses must stay: modules, optimizers and tensors outlive the
  * captured step. Parameters that are moved (ls_module_to) end the capture, and two runs later
@@ -73,9 +73,9 @@ LS_API void ls_captured_free(ls_captured *captured);
  * elements of the outputs, for which, as for checks, it waits; without either it does not wait.
  * All runs are made by one thread, and no other one starts work on the device during the third.
  * Errors: the step's own; LS_ERR_INVALID for an output of another shape; LS_ERR_STATE within a
- * step, or when the recorded run differs from the one before; LS_ERR_SYSTEM when the device fails to
- * record. After the last two the step was not made: zero the gradients, and the runs to
- * come are made without a capture. */
+ * step, or when the recorded run differs from the one before; LS_ERR_SYSTEM when the device fails
+ * to record. After the last two the step was not made: zero the gradients, and the runs to come are
+ * made without a capture. */
 LS_API ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
                                  double *values, int value_count);
 
