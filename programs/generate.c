@@ -308,7 +308,7 @@ static void read_prompt(writer *w)
     }
 }
 
-/* As transformers, a published model ends a text where its folder says so. */
+/* A published model ends a text at the tokens that its folder names, as in transformers. */
 static void find_ends(writer *w)
 {
     const settings *s = w->set;

@@ -39,7 +39,7 @@ static size_t rounded(size_t bytes)
     return bytes < GRANULE ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
 }
 
-/* A thread that captures may take memory only where it says that it knows what it does. */
+/* During a capture the driver lets the thread take memory only in the relaxed mode. */
 static void exchange_mode(void)
 {
     static _Thread_local int mode = LS__CU_CAPTURE_RELAXED;

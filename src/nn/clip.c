@@ -309,7 +309,7 @@ static ls_status clip(clipping *c, double max_norm, double *norm)
 
 /* ---- captured steps -------------------------------------------------------------------------- */
 
-/* What is left to do when the step has been made. */
+/* For the time after the step. */
 typedef struct late_norm {
     ls_module *module;
     ls_clip_grad_norm_options options;
