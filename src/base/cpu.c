@@ -133,6 +133,13 @@ bool ls__cpu_strict(void)
     return asked != NULL && strcmp(asked, "strict") == 0;
 }
 
+/* Any value but these two is refused at the start, too. */
+bool ls__cpu_onednn(void)
+{
+    const char *asked = ls__setting_get("LOCKSTEP_ONEDNN");
+    return asked == NULL || strcmp(asked, "0") != 0;
+}
+
 /* Refuses a level that this processor lacks: running a lower one silently would mislead a
  * comparison. */
 static ls_status check_level(void)
@@ -166,6 +173,13 @@ ls_status ls__cpu_check(void)
         return ls__fail(LS_ERR_INVALID,
                         "LOCKSTEP_DETERMINISTIC=%s is not strict, the only value; unset it if "
                         "equal bits for a fixed number of threads are enough",
+                        asked);
+    }
+    asked = ls__setting_get("LOCKSTEP_ONEDNN");
+    if (asked != NULL && strcmp(asked, "0") != 0 && strcmp(asked, "1") != 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "LOCKSTEP_ONEDNN=%s is neither 0 nor 1; unset it to use oneDNN where this "
+                        "build has it",
                         asked);
     }
     return check_level();

@@ -37,7 +37,8 @@ ls__isa ls__cpu_isa(void);
 /* LOCKSTEP_DETERMINISTIC=strict: results must not depend on the number of threads. A kernel that is
  * faster where they may asks this. */
 bool ls__cpu_strict(void);
-/* Refuses a value of the two that is unknown or not to be had. */
+bool ls__cpu_onednn(void); /* false: LOCKSTEP_ONEDNN=0 */
+/* Refuses a value of the three that is unknown or not to be had. */
 ls_status ls__cpu_check(void);
 const char *ls__isa_name(ls__isa isa);   /* "base", "avx2", "avx512" */
 const char *ls__cpu_name(ls__cpu level); /* "ref", "base", "avx2", "avx512", "amx" */

@@ -28,6 +28,9 @@ static const ls__setting table[] = {
     {"LOCKSTEP_CPU", "the best found",
      "kernels: ref (plain loops), base (any processor), avx2 (and FMA), avx512, or amx (and "
      "products of bfloat16 in tiles)"},
+    {"LOCKSTEP_ONEDNN", "1",
+     "0: built-in kernels in place of oneDNN's: processes start sooner, large products take "
+     "longer"},
     {"LOCKSTEP_DETERMINISTIC", "",
      "strict: bitwise identical results for any number of threads (default: for a fixed number)"},
     {"LOCKSTEP_MEMORY", "all that is available",

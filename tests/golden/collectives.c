@@ -426,6 +426,9 @@ GOLDEN_BARE(kernels_that_do_not_exist)
     (void)setenv("LOCKSTEP_CPU", "base", 1);
     (void)setenv("LOCKSTEP_DETERMINISTIC", "very", 1);
     SHOW(ls_init(NULL));
+    (void)unsetenv("LOCKSTEP_DETERMINISTIC");
+    (void)setenv("LOCKSTEP_ONEDNN", "no", 1);
+    SHOW(ls_init(NULL));
 }
 
 static int answer(void *arg)

@@ -95,10 +95,11 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
                  rules != NULL ? rules : "", comm->rules.hash);
     }
     snprintf(out, bytes,
-             "version=%s, layout=%d.%d.%zu.%zu, LOCKSTEP_CPU=%s%s, LOCKSTEP_CHECK=%s, "
+             "version=%s, layout=%d.%d.%zu.%zu, LOCKSTEP_CPU=%s, LOCKSTEP_ONEDNN=%d%s, "
+             "LOCKSTEP_CHECK=%s, "
              "LOCKSTEP_CHANNELS=%d, LOCKSTEP_TUNE=%s%s%.60s%s%.40s%s%s%s",
              ls_version(), LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control_block),
-             sizeof(ls__heap_header), ls__cpu_name(ls__cpu_level()),
+             sizeof(ls__heap_header), ls__cpu_name(ls__cpu_level()), ls__cpu_onednn(),
              ls__cpu_strict() ? ", LOCKSTEP_DETERMINISTIC=strict" : "",
              comm->strict ? "strict" : "default", comm->channels,
              comm->tune == LS__TUNE_AUTO ? "auto" : "off", hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",

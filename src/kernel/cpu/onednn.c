@@ -16,10 +16,15 @@
 
 #define WORTH_A_WORD 0x1p24 /* multiply-adds: from some 0.3 ms on */
 
+static atomic_bool denied; /* LOCKSTEP_ONEDNN=0 */
+
 /* One thread: the caller has cut the product already. The thread count is restored on return. False
  * if oneDNN refuses, and C is then unchanged. */
 bool ls__onednn_gemm(const ls__gemm *g)
 {
+    if (!ls__onednn_present()) {
+        return false;
+    }
     int threads = ls__threads_own();
     if (threads > 1) {
         ls__threads_set(1);
@@ -31,6 +36,17 @@ bool ls__onednn_gemm(const ls__gemm *g)
         ls__threads_set(threads);
     }
     return status == dnnl_success;
+}
+
+/* Tables of kernels are asked for by several threads. */
+void ls__onednn_allow(bool allowed)
+{
+    atomic_store_explicit(&denied, !allowed, memory_order_relaxed);
+}
+
+bool ls__onednn_present(void)
+{
+    return !atomic_load_explicit(&denied, memory_order_relaxed);
 }
 
 /* LOCKSTEP_CPU also limits oneDNN, which chooses its instructions once a process. It is too late
@@ -63,12 +79,7 @@ bool ls__onednn_has_tiles(void)
 
 bool ls__onednn_has_bf16(void)
 {
-    return includes(dnnl_cpu_isa_avx512_core_bf16);
-}
-
-bool ls__onednn_present(void)
-{
-    return true;
+    return ls__onednn_present() && includes(dnnl_cpu_isa_avx512_core_bf16);
 }
 
 /* float32 uses nothing beyond AVX-512. */
@@ -89,6 +100,9 @@ static const char *instructions(bool half)
 /* The version of the library that was loaded, which may be newer than the headers. */
 bool ls__onednn_path(bool half, char *text, size_t room)
 {
+    if (!ls__onednn_present()) {
+        return false;
+    }
     const dnnl_version_t *v = dnnl_version();
     (void)snprintf(text, room, "oneDNN %d.%d.%d%s", v->major, v->minor, v->patch,
                    instructions(half));

@@ -20,6 +20,8 @@ bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv
                        void (*relu)(void *y, int64_t count, bool half));
 size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
                                    const ls__conv2d_data *d);
+/* Without it nothing here is available, as in a build without oneDNN. */
+void ls__onednn_allow(bool allowed);
 /* Instructions above `level` are not used from now on. To be called before all others; if the
  * program has used oneDNN on its own before, the limit may come too late, and a warning says so. */
 void ls__onednn_limit(ls__cpu level);
@@ -29,7 +31,7 @@ size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 /* Whether it may use matrix tiles of bfloat16; then the process may, too. */
 bool ls__onednn_has_tiles(void);
 bool ls__onednn_has_bf16(void); /* likewise instructions for bfloat16 */
-bool ls__onednn_present(void);  /* in this build */
+bool ls__onednn_present(void);  /* in this build, and allowed */
 /* "oneDNN 3.7.2, AVX-512": the version that runs and the instructions it uses for float32 or,
  * `half`, bfloat16. False where it does not serve these. */
 bool ls__onednn_path(bool half, char *text, size_t room);

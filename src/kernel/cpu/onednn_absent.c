@@ -35,6 +35,11 @@ size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
     return 0;
 }
 
+void ls__onednn_allow(bool allowed)
+{
+    (void)allowed;
+}
+
 void ls__onednn_limit(ls__cpu level)
 {
     (void)level;

@@ -442,6 +442,9 @@ static ls__plan_key key_of(const request *r)
  * in `own`. Give it back with ls__conv_plan_give. */
 plan *ls__conv_plan_take(ls__plans *plans, const request *r, plan *own)
 {
+    if (!ls__onednn_present()) {
+        return NULL;
+    }
     ls__plan_key key = key_of(r);
     plan *p = plans != NULL ? ls__plans_take(plans, &key, &kind, r) : NULL;
     if (p == NULL) {

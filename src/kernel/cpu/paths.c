@@ -46,6 +46,11 @@ static const char *why_narrow(ls__cpu level, ls__cpu best)
     return level == LS__CPU_AVX2 ? "the processor has no AVX-512" : "the processor has no AVX2";
 }
 
+static const char *why_not_onednn(void)
+{
+    return ls__cpu_onednn() ? "this build has no oneDNN" : "LOCKSTEP_ONEDNN=0";
+}
+
 /* Why bfloat16 goes another way than through oneDNN. */
 static const char *why_widened(ls__cpu level, ls__cpu best)
 {
@@ -53,7 +58,7 @@ static const char *why_widened(ls__cpu level, ls__cpu best)
         return ASKED_REF;
     }
     if (!ls__onednn_present()) {
-        return "this build has no oneDNN";
+        return why_not_onednn();
     }
     return level < best && level < LS__CPU_AVX512
                ? ASKED_LESS
@@ -95,7 +100,7 @@ static void add_served(ls__kernel_path **at, const char *family, bool half, ls__
         add(at, family, instructions_of(level), why_widened(level, best));
     } else {
         add(at, family, instructions_of(level),
-            level == LS__CPU_REF ? ASKED_REF : "this build has no oneDNN");
+            level == LS__CPU_REF ? ASKED_REF : why_not_onednn());
     }
 }
 

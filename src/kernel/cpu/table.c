@@ -13,6 +13,7 @@ const ls__kernels *ls__kernels_cpu(void)
     if (level == LS__CPU_REF) {
         return ls__kernels_ref();
     }
+    ls__onednn_allow(ls__cpu_onednn());
     if (level < ls__cpu_best_level()) {
         ls__onednn_limit(level);
     }

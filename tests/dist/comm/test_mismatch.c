@@ -315,6 +315,12 @@ TEST(other_kernels_are_named_with_both)
     every_rank_finds((difference){"LOCKSTEP_CPU", other, "LOCKSTEP_CPU=", want});
 }
 
+TEST(ranks_with_and_without_onednn_are_named)
+{
+    every_rank_finds(
+        (difference){"LOCKSTEP_ONEDNN", "0", "LOCKSTEP_ONEDNN=1", "LOCKSTEP_ONEDNN=0"});
+}
+
 /* The others may hear of the barrier before they hear of the abort. */
 DIST_TEST(what_a_rank_starts_behind_its_abort_is_compared_with_nothing, 3)
 {

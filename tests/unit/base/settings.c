@@ -207,4 +207,11 @@ TEST(results_for_any_number_of_threads_are_asked_for_with_one_word)
                    "LOCKSTEP_DETERMINISTIC=1 is not strict, the only value");
 }
 
+TEST(onednn_is_used_or_not)
+{
+    CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=0", "cpu"), ": ok");
+    CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=1", "cpu"), ": ok");
+    CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=no", "cpu"), "LOCKSTEP_ONEDNN=no is neither 0 nor 1");
+}
+
 TEST_MAIN

@@ -273,6 +273,39 @@ TEST(reported_paths_say_what_a_setting_leaves_out)
     CHECK_CONTAINS(path_of("products, bfloat16").path, "built-in, AVX2");
 }
 
+TEST(without_onednn_built_in_kernels_compute)
+{
+    CHECK(setenv("LOCKSTEP_ONEDNN", "0", 1) == 0);
+    static const char *const served[] = {"products, float32", "products, bfloat16",
+                                         "convolutions, float32", "convolutions, bfloat16"};
+    for (size_t i = 0; i < sizeof served / sizeof *served; i++) {
+        CHECK_CONTAINS(path_of(served[i]).path, "built-in");
+        CHECK(path_of(served[i]).because != NULL);
+    }
+    if (ls__cpu_best() >= LS__ISA_V3) {
+        const char *because = path_of("products, float32").because;
+        CHECK(strcmp(because, "LOCKSTEP_ONEDNN=0") == 0 ||
+              strcmp(because, "this build has no oneDNN") == 0);
+    }
+    float a[64 * 64] = {0}, b[64 * 64] = {0}, c[64 * 64], want[64 * 64] = {0};
+    for (int i = 0; i < 64 * 64; i++) {
+        a[i] = (float)(i % 7 - 3);
+        b[i] = (float)(i % 5 - 2);
+    }
+    ls__gemm g = {false, false, 64, 64, 64, a, 64, b, 64, c, 64, 0.0f, NULL, {0}};
+    ls__kernels_cpu()->gemm(&g, NULL);
+    for (int i = 0; i < 64; i++) {
+        for (int j = 0; j < 64; j++) {
+            for (int k = 0; k < 64; k++) {
+                want[i * 64 + j] += a[i * 64 + k] * b[k * 64 + j];
+            }
+            CHECK(c[i * 64 + j] == want[i * 64 + j]); /* of small integers: exact */
+        }
+    }
+    CHECK(unsetenv("LOCKSTEP_ONEDNN") == 0);
+    CHECK(ls__kernels_cpu() != NULL); /* which allows oneDNN again */
+}
+
 static bool is_one_of(const char *text, const char *const *list)
 {
     while (*list != NULL && strcmp(text, *list) != 0) {
@@ -310,6 +343,7 @@ TEST(reported_paths_and_reasons_are_from_a_closed_list)
         SAYS("the processor has no AVX-512"),
         SAYS("the processor has no AVX2"),
         SAYS("this build has no oneDNN"),
+        "LOCKSTEP_ONEDNN=0",
         SAYS("the processor has no instructions for bfloat16 (AVX-512 BF16)"),
         SAYS("the processor has no matrix tiles (AMX)"),
         SAYS("this build has no oneDNN, which requests the tiles (AMX)"),
