@@ -186,20 +186,35 @@ KERNEL(avg_pool2d)
     }
 }
 
-/* Each input asks every output of its channel: those are few. index NULL: of a mean. */
+/* The outputs [from,end) along an axis whose windows cover a position. */
+static __device__ __inline__ ls__window outputs_over(const ls__pool2d &p, int axis, int64_t at)
+{
+    const int64_t size = axis == 0 ? p.height : p.width;
+    const int64_t outs = axis == 0 ? p.out_height : p.out_width;
+    const int64_t place = at + p.padding[axis], before = place - p.kernel[axis];
+    ls__window w;
+    if (p.adaptive) {
+        w.from = at * outs / size;
+        w.end = ((at + 1) * outs + size - 1) / size;
+    } else {
+        w.from = before < 0 ? 0 : before / p.stride[axis] + 1;
+        w.end = place / p.stride[axis] < outs ? place / p.stride[axis] + 1 : outs;
+    }
+    return w;
+}
+
+/* index NULL: of a mean. */
 static __device__ float pool_gradient(const ls__pool2d &p, const ls__real dy, const int32_t *index,
                                       const spot &s)
 {
+    const ls__window high = outputs_over(p, 0, s.row), wide = outputs_over(p, 1, s.column);
     float sum = 0.0f;
-    for (int64_t i = 0; i < p.out_height; i++) {
+    for (int64_t i = high.from; i < high.end; i++) {
         const ls__window rows = ls__pool2d_window(&p, 0, i);
-        for (int64_t j = 0; s.row >= rows.from && s.row < rows.end && j < p.out_width; j++) {
+        for (int64_t j = wide.from; j < wide.end; j++) {
             const ls__window columns = ls__pool2d_window(&p, 1, j);
             const int64_t from =
                 ((s.n * p.out_height + i) * p.out_width + j) * p.channels + s.channel;
-            if (s.column < columns.from || s.column >= columns.end) {
-                continue;
-            }
             if (index == NULL) {
                 sum += get(dy, from) / (float)divisor_of(p, rows, columns);
             } else if (index[from] == s.row * p.width + s.column) {
