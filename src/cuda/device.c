@@ -142,6 +142,7 @@ static const ls__device *open_device(int number, char error[])
                                 .backend = "nccl",
                                 .synchronize = synchronize,
                                 .failure = ls__cuda_failure,
+                                .notice = ls__cuda_notice,
                                 .capture = &ls__cuda_capture};
     return &self->device;
 }

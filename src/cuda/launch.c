@@ -3,8 +3,11 @@
  * library asks after every operation (tensor/op.c). */
 #include "cuda/launch.h"
 
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda/capture.h"
 #include "cuda/driver.h"
@@ -14,6 +17,10 @@ ls__cuda ls__cuda_self;
 static _Atomic int failures; /* Sync: the first one writes `failure`, and sets `failed` */
 static _Atomic bool failed;
 static char failure[256];
+
+static pthread_mutex_t notice_lock = PTHREAD_MUTEX_INITIALIZER; /* of both */
+static char notice[LS__DEVICE_ERROR_MAX];
+static _Atomic bool noticed; /* Sync: atomic; the text is guarded by the lock, so relaxed will do */
 
 void ls__cuda_fail(const char *what, const char *why)
 {
@@ -32,6 +39,32 @@ const char *ls__cuda_failure(const ls__device *device)
 {
     (void)device;
     return atomic_load_explicit(&failed, memory_order_acquire) ? failure : NULL;
+}
+
+void ls__cuda_note(const char *format, ...)
+{
+    va_list arguments;
+    pthread_mutex_lock(&notice_lock);
+    if (!atomic_load_explicit(&noticed, memory_order_relaxed)) {
+        va_start(arguments, format);
+        (void)vsnprintf(notice, sizeof notice, format, arguments);
+        va_end(arguments);
+        atomic_store_explicit(&noticed, true, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&notice_lock);
+}
+
+bool ls__cuda_notice(const ls__device *device, char text[])
+{
+    (void)device;
+    if (!atomic_load_explicit(&noticed, memory_order_relaxed)) {
+        return false;
+    }
+    pthread_mutex_lock(&notice_lock);
+    memcpy(text, notice, sizeof notice);
+    const bool given = atomic_exchange_explicit(&noticed, false, memory_order_relaxed);
+    pthread_mutex_unlock(&notice_lock);
+    return given;
 }
 
 void ls__cuda_check(int code, const char *what)

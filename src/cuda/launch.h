@@ -3,6 +3,7 @@
 #ifndef LS_CUDA_LAUNCH_H
 #define LS_CUDA_LAUNCH_H
 
+#include "base/compiler.h"
 #include "cuda/args.h"
 #include "device/device.h"
 
@@ -86,6 +87,9 @@ void ls__cuda_launch(ls__cuda_kernel kernel, ls__cuda_grid grid, const void *arg
 void ls__cuda_check(int code, const char *what);
 void ls__cuda_fail(const char *what, const char *why);
 const char *ls__cuda_failure(const ls__device *device);
+/* Keeps a line for the user until the library asks for it (ls__device.notice); one at a time. */
+void ls__cuda_note(const char *format, ...) LS__PRINTF(1, 2);
+bool ls__cuda_notice(const ls__device *device, char text[]);
 
 /* The whole table; written by entries.py. */
 void ls__cuda_table(ls__kernels *to);

@@ -3,6 +3,7 @@
 #include "device/device.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/captured.h"
 
 /* Reads the environment, as ls__kernels_cpu does. */
@@ -20,6 +21,14 @@ void ls__device_wait(const ls__device *device)
     }
 }
 
+static void pass_on_notice(const ls__device *device)
+{
+    char text[LS__DEVICE_ERROR_MAX];
+    if (device->notice != NULL && device->notice(device, text)) {
+        LS__WARN("device \"%s\": %s", device->name, text);
+    }
+}
+
 ls_status ls__device_status(const ls__device *device)
 {
     if (ls__captured_records() && ls__self.captured->why[0] != '\0') {
@@ -28,6 +37,7 @@ ls_status ls__device_status(const ls__device *device)
                         "what cannot be captured: %s; let its runs be alike",
                         ls__self.captured->why);
     }
+    pass_on_notice(device);
     const char *why = device->failure != NULL ? device->failure(device) : NULL;
     return why == NULL
                ? LS_OK

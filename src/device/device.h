@@ -48,6 +48,9 @@ struct ls__device {
     void (*synchronize)(const ls__device *device);
     /* What went wrong since the device was opened, once and for all; NULL: nothing, or never. */
     const char *(*failure)(const ls__device *device);
+    /* A line that the user should read, once, in `text` of LS__DEVICE_ERROR_MAX; false: there is
+     * none. NULL: there never is. */
+    bool (*notice)(const ls__device *device, char text[]);
     const ls__device_capture *capture; /* NULL: it captures no steps */
 };
 
