@@ -93,6 +93,8 @@ static const ls__setting table[] = {
     {"LOCKSTEP_MPI", "the one that the process runs under",
      "for LOCKSTEP_DATA_PLANE=mpi and LOCKSTEP_BACKEND=mpi: openmpi, mpich, or a path"},
     {"LOCKSTEP_NCCL", "libnccl.so.2", "for LOCKSTEP_BACKEND=nccl: the path of NCCL's library"},
+    {"LOCKSTEP_CUDNN", "libcudnn.so.9",
+     "for convolutions on a GPU: the path of cuDNN's library; 0: they do without it"},
     {"LOCKSTEP_CUDA", "libcuda.so.1",
      "for LOCKSTEP_BACKEND=nccl: the path of the driver's library"},
     {"MASTER_ADDR", "", "set by launchers: rank 0's host, for the program's own use"},

@@ -152,6 +152,15 @@ struct cuda_conv_args {
     ls__conv2d_data data;
 };
 
+/* in [count,rows,columns] -> out [count,columns,rows] */
+struct cuda_conv_reorder_args {
+    void *out;
+    const void *in;
+    bool half_out, half_in;
+    int64_t count, rows, columns;
+    float beta;
+};
+
 struct cuda_upsample_args { /* of.rows and columns are the device's */
     ls__upsample2d of;
     float *to;
@@ -192,6 +201,7 @@ struct cuda_step_args {
     X(conv_forward, 0)                                                                             \
     X(conv_backward_x, 0)                                                                          \
     X(conv_backward_w, 1)                                                                          \
+    X(conv_reorder, 0)                                                                             \
     X(upsample_forward, 0)                                                                         \
     X(upsample_backward, 0)                                                                        \
     X(step_gate, 0)                                                                                \

@@ -11,6 +11,7 @@
 
 #include "cuda/blas.h"
 #include "cuda/capture.h"
+#include "cuda/dnn.h"
 #include "cuda/driver.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -534,11 +535,11 @@ void ls__cuda_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream)
 size_t ls__cuda_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
                                  const ls__conv2d_data *d)
 {
-    (void)c, (void)pass, (void)d;
-    return 0;
+    return ls__cuda_dnn_workspace(c, pass, d);
 }
 
-void ls__cuda_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+/* By kernels of our own, which need no workspace. */
+static void convolve(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                      ls_stream *stream)
 {
     struct cuda_conv_args k = {*c, *d};
@@ -557,6 +558,14 @@ void ls__cuda_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d
                         per_row(c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1]), &k,
                         stream);
         break;
+    }
+}
+
+void ls__cuda_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                     ls_stream *stream)
+{
+    if (!ls__cuda_dnn_conv2d(c, pass, d, stream)) {
+        convolve(c, pass, d, stream);
     }
 }
 

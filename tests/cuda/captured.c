@@ -3,7 +3,6 @@
  * oracle is the same training without a capture: losses, norms and parameters have its bits. */
 #include "test.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "../device/models.h"
 #include "../fake_cuda/fake.h"
+#include "../fake_cuda/libraries.h"
 #include "says.h"
 #include "tensor/tensor.h"
 
@@ -22,7 +22,7 @@ enum { HELD = 60 };
 __attribute__((constructor)) static void prepare(void)
 {
     setenv("LOCKSTEP_BACKEND_PATH", test_build_path("src/cuda"), 1);
-    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    load_fake_libraries();
 }
 
 /* ---- a training ----------------------------------------------------------------------------- */

@@ -3,13 +3,13 @@
  * over their fakes: over a group of that backend, and over the world, which stays native.
  * Gradients lie in buckets of the device and are averaged in streams; the host reads none of them,
  * which would trap. */
-#include <dlfcn.h>
 #include <math.h>
 #include <string.h>
 
 #include "../device/models.h"
 #include "../dist/comm/nccl_fakes.h"
 #include "../fake_cuda/fake.h"
+#include "../fake_cuda/libraries.h"
 #include "says.h"
 #include "tensor/tensor.h"
 
@@ -19,7 +19,7 @@ enum { IN = 7, OUT = 3 };
 static void use_cuda(void)
 {
     name_fakes();
-    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    load_fake_libraries();
     CHECK_OK(ls_device_use("cuda"));
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines on the device `cuda`: activations and gradients go from the memory of one GPU to that
  * of another, by messages of the backend `nccl`, over a group for each way. */
-#include <dlfcn.h>
 
 #include "../dist/comm/nccl_fakes.h"
 #include "../dist/train/pipeline_models.h"
+#include "../fake_cuda/libraries.h"
 #include "parallel/pipeline/internal.h"
 #include "says.h"
 
@@ -70,7 +70,7 @@ static void check(const use *of)
 DIST_TESTS(stages_on_, _gpus_learn_what_they_learn_on_processors, 2, 3)
 {
     name_fakes();
-    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    load_fake_libraries();
     check(&(use){.make = make_gpt, .schedule = "1f1b", .micro = MICRO});
     check(&(use){.make = make_unet, .schedule = "zb-h1", .micro = MICRO});
     check(&(use){.make = make_gpt2, .schedule = "gpipe", .micro = MICRO});
@@ -80,7 +80,7 @@ DIST_TEST(ranks_on_different_kinds_of_devices_are_named, 2)
 {
     ls_pipeline *pipe = NULL;
     name_fakes();
-    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    load_fake_libraries();
     CHECK_OK(ls_device_use(ls_rank() == 0 ? "cpu" : "cuda"));
     ls_module *net = make_gpt();
     CHECK_STATUS(ls_pipeline_new(net, ls_world(),

@@ -3,13 +3,13 @@
  * the world, which is native, tensors of the device go by the backend `nccl`, both over their
  * fakes. Numbers of conversions are small integers, so sums in any order are those of the
  * processor. */
-#include <dlfcn.h>
 #include <math.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
 
 #include "../dist/comm/nccl_fakes.h"
+#include "../fake_cuda/libraries.h"
 #include "comm/core/group.h"
 
 enum { ROWS = 6, COLUMNS = 12, NUMEL_MAX = 3 * ROWS * COLUMNS }; /* of the largest result */
@@ -69,7 +69,7 @@ static ls_mesh *begin(void)
 {
     ls_mesh *mesh = NULL;
     name_fakes();
-    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    load_fake_libraries();
     CHECK_OK(ls_mesh_new(ls_world(), "tp=*", &mesh));
     return mesh;
 }

@@ -3,13 +3,13 @@
  * order of sums in float32. Kernels run late on a thread, and memory traps the program's touch. */
 #include "test.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../device/models.h"
 #include "../fake_cuda/fake.h"
+#include "../fake_cuda/libraries.h"
 #include "says.h"
 
 /* Plug-ins are looked for beside the library, which tests do not link; and a library that is loaded
@@ -17,7 +17,7 @@
 __attribute__((constructor)) static void prepare(void)
 {
     setenv("LOCKSTEP_BACKEND_PATH", test_build_path("src/cuda"), 1);
-    (void)dlopen(test_build_path("tests/fake_cuda/libcublasLt.so.13"), RTLD_NOW | RTLD_GLOBAL);
+    load_fake_libraries();
 }
 
 static void train_on(const char *device, const training *t, bool wraps, double values[2 * STEPS])

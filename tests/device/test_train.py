@@ -2,10 +2,12 @@
 """lockstep train --device: on the loop device (loop.h) it writes the losses of the processor, to the bit, on one rank and on
 two; and on the CUDA device over the fake driver of tests/fake_cuda, to the digits of other sums."""
 
+import math
 import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -79,6 +81,34 @@ def cuda_over_the_fake_driver_has_its_losses_but_for_the_order_of_sums():
         cuda, shown = cuda_losses(ranks)
         check_close(losses("cpu", ranks)[0], cuda)
         assert BY_NCCL in shown, shown
+
+
+def image_losses(device, **environment):
+    """Of a few random images, which are judged, too."""
+    log, images = FOLDER / "image-losses", FOLDER / "images"
+    images.mkdir(exist_ok=True)
+    log.unlink(missing_ok=True)
+    for name, shape in (("images-idx3", (8, 6, 6)), ("labels-idx1", (8,))):
+        data = bytes(i * 37 % (251 if len(shape) > 1 else 10) for i in range(math.prod(shape)))
+        (images / f"train-{name}-ubyte").write_bytes(struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + data)
+    shown = command(BUILD / "lockstep", "train", "image", "--model", "cnn", "--data", images, "--batch", 4, "--steps", 3, "--device", device,
+                    "--log-losses", log, env=dict(os.environ, **environment))
+    return log.read_text(), shown
+
+
+@test
+def images_on_cuda_have_them_with_cudnn_and_without_which_is_said():
+    needs_kernels()
+    cpu, _ = image_losses("cpu")
+    cuda, shown = image_losses("cuda", **FAKES)
+    check_close(cpu, cuda)
+    assert "warning" not in shown, shown
+    cuda, shown = image_losses("cuda", **FAKES, LOCKSTEP_CUDNN="/nowhere/libcudnn.so.9")
+    check_close(cpu, cuda)
+    says(shown, "device \"%s\": %s")
+    says(shown, "convolutions are computed without cuDNN, more slowly: %s; install cuDNN 9 (the wheel nvidia-cudnn-cu13), give the path "
+                "of libcudnn.so.9 in LOCKSTEP_CUDNN, or 0 there to do without")
+    assert shown.count("without cuDNN") == 1, shown
 
 
 @test

@@ -59,8 +59,9 @@ def the_variant_for_cuda_differs_in_its_base_and_an_option_that_there_is():
     assert changed[1][1][1] == "make OPTIONS=-Dcuda=enabled" and of("RUN")[-1] == "make", changed
     assert "option('cuda'" in (SOURCE / "meson_options.txt").read_text()
     assert "meson setup" in (SOURCE / "Makefile").read_text().split("$(OPTIONS)")[0].splitlines()[-1]
-    base = re.fullmatch(r"nvidia/cuda:(\d+)\.\d+\.\d+-devel-ubuntu\d\d\.04", changed[0][1][1])
+    base = re.fullmatch(r"nvidia/cuda:(\d+)\.\d+\.\d+-cudnn-devel-ubuntu\d\d\.04", changed[0][1][1])
     assert base and f'"libcublasLt.so.{base.group(1)}"' in (SOURCE / "src/cuda/blas.c").read_text(), changed[0]
+    assert '"libcudnn.so.9"' in (SOURCE / "src/cuda/dnn.c").read_text()  # of the base, for whichever CUDA
     for command in re.findall(r"^#.* --gpus all lockstep-cuda (.+)$", OF_CUDA, re.MULTILINE):
         assert command == "make gpu-check" or command.startswith("lockstep train gpt "), command
 

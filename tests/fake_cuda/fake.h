@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A CUDA driver for tests, libcuda.so.1 by its name, and cuBLASLt and NCCL for it: what the device
- * `cuda` and the backend `nccl` call, of the same ABI, on the processor.
+/* A CUDA driver for tests, libcuda.so.1 by its name, and cuBLASLt, cuDNN and NCCL for it: what the
+ * device `cuda` and the backend `nccl` call, of the same ABI, on the processor.
  *
  * Memory is full of ones, which are NaN, when it is taken and when it is given back. The program
  * may not touch it: that traps, as on a GPU. A stream is a thread that runs what is put into it in
@@ -15,6 +15,7 @@
  *     FAKE_CUDA_ALL=1       all memory counts as the device's
  *     FAKE_CUDA_DELAY_US    the longest pause of streams to come; default 200
  *     FAKE_CUDA_SEED        of the pauses
+ *     FAKE_CUDNN_VERSION    of cuDNN; default 92800
  *
  * A stream whose work is captured (in the mode of the thread) notes it in a graph. The thread may
  * then not wait, and takes no memory but in the relaxed mode: the call fails with 900, and so does
@@ -38,6 +39,13 @@ FAKE_PUBLIC uint64_t fake_cuda_replayed(void);   /* graphs that were started so 
 FAKE_PUBLIC int fake_cuda_graphs(void);          /* that exist */
 /* Holds what was put into `stream` back until it is released. */
 FAKE_PUBLIC void fake_cuda_hold(void *stream, int holds);
+
+/* The next step of cuDNN fails so, which is making a handle, choosing an algorithm or computing; 1:
+ * the next choice has no algorithm that is deterministic and of moderate memory; 2: the next size
+ * of a workspace is not told. */
+FAKE_PUBLIC void fake_cudnn_fail_next(int status);
+FAKE_PUBLIC int fake_cudnn_descriptors(void);  /* that exist */
+FAKE_PUBLIC int fake_cudnn_convolutions(void); /* that were started so far */
 
 /* For the other fakes: where what runs on a stream reaches this memory; and a product, whose
  * arguments are copied and such addresses put in place. */

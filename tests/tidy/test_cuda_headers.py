@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What src/comm/nccl/abi.h declares of CUDA's driver and NCCL, beside their headers, where these are."""
+"""What src/comm/nccl/abi.h declares of CUDA's driver and NCCL, and src/cuda/dnn.c of cuDNN, beside their headers, where these are."""
 
 import glob
 import os
@@ -13,9 +13,11 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, Skip, none_of, run, test
 
 ABI = (SOURCE / "src/comm/nccl/abi.h").read_text()
+DNN = (SOURCE / "src/cuda/dnn.c").read_text()
 # What a type of an argument is passed as.
 POINTERS = {"CUcontext", "CUstream", "CUevent", "ncclComm_t", "cudaStream_t", "ls__cuda_context", "ls__cuda_stream",
-            "ls__cuda_event", "ls__nccl_comm"}
+            "ls__cuda_event", "ls__nccl_comm", "cudnnHandle_t", "cudnnTensorDescriptor_t", "cudnnFilterDescriptor_t",
+            "cudnnConvolutionDescriptor_t"}
 WORDS = {"size_t", "CUdeviceptr", "ls__cuda_pointer", "CUdeviceptr_v2"}
 
 
@@ -39,8 +41,16 @@ def nccl_header():
                   f"{sysconfig.get_path('purelib')}/nvidia/nccl/include", "/usr/include", "/usr/local/cuda*/include")
 
 
+def dnn_header():
+    """All of cuDNN's: functions of convolutions, of tensors, and the types of both."""
+    folders = (os.environ.get("CUDNN_INCLUDE", "/nowhere"), f"{sysconfig.get_path('purelib')}/nvidia/cudnn/include", "/usr/include",
+               "/usr/include/*-linux-gnu", "/usr/local/cuda*/include")
+    text = "".join(header(f"cudnn_{part}.h", *folders) for part in ("graph", "ops", "cnn"))
+    return re.sub(r"\bCUDNN_DEPRECATED\w*|\bCUDNNWINAPI\b", "", text)
+
+
 def shape(arguments):
-    """One letter for each argument: p pointer, q 64 bits, b 8 bits, u an id, i 32 bits."""
+    """One letter for each argument: p pointer, q 64 bits, b 8 bits, u an id, f a format, t a type, m a mathematics, i 32 bits."""
     shapes = []
     for argument in arguments.split(","):
         words = argument.replace("*", " * ").split()
@@ -49,7 +59,10 @@ def shape(arguments):
         shapes.append("p" if "*" in words or POINTERS & set(words) else
                       "q" if WORDS & set(words) else
                       "b" if "char" in words else
-                      "u" if {"ncclUniqueId", "ls__nccl_id"} & set(words) else "i")
+                      "u" if {"ncclUniqueId", "ls__nccl_id"} & set(words) else
+                      "f" if {"cudnnTensorFormat_t", "format"} & set(words) else
+                      "t" if {"cudnnDataType_t", "type"} & set(words) else
+                      "m" if {"cudnnMathType_t", "math"} & set(words) else "i")
     return "".join(shapes)
 
 
@@ -62,7 +75,7 @@ def declared(table):
 
 def different(rows, text):
     for symbol, arguments in rows:
-        plain = re.sub(r"_v\d+$", "", symbol)
+        plain = symbol if symbol.startswith("cudnn") else re.sub(r"_v\d+$", "", symbol)
         found = re.search(rf"\b{plain}\s*\(([^)]*)\)\s*;", text)
         renamed = re.search(rf"#define\s+{plain}\s+(?:__CUDA_API_PT\w+\()?(\w+)", text)
         if found is None:
@@ -96,6 +109,40 @@ def values_of_nccl_are_as_in_its_header():
     fields = re.search(r"typedef struct ncclConfig\w*\s*\{(.*?)\}", text, re.DOTALL)[1]
     names = re.findall(r"(\w+);", fields)
     assert names[:9] == ["size", "magic", "version", "blocking", "cgaClusterSize", "minCTAs", "maxCTAs", "netName", "splitShare"], names
+
+
+def of_dnn():
+    """Result, symbol and arguments of each function that dnn.c finds."""
+    text = DNN.replace("\\\n", " ")
+    macros = dict(re.findall(r"#define ([A-Z]+)\s+\(([^()]*)\)\n", text))
+    rows = re.findall(r"X\(([^,]+), (cudnn\w+),\s*(?:\(([^()]*)\)|([A-Z]+))\)", text)
+    return [(result, symbol, arguments or macros[macro]) for result, symbol, arguments, macro in rows]
+
+
+@test
+def functions_of_cudnn_are_as_in_its_header():
+    rows, text = of_dnn(), dnn_header()
+    assert len(rows) > 20, rows
+    none_of(different([row[1:] for row in rows], text), "dnn.c and cudnn.h")
+    results = {"int": "cudnnStatus_t"}
+    none_of((f"{symbol}: not of {result}" for result, symbol, _ in rows
+             if not re.search(rf"{re.escape(results.get(result, result))}\s*{symbol}\s*\(", text)), "results of dnn.c and cudnn.h")
+
+
+@test
+def values_of_cudnn_are_as_in_its_header():
+    text = dnn_header()
+    for name, theirs in {"NHWC": "TENSOR_NHWC", "FLOAT32": "DATA_FLOAT", "BFLOAT16": "DATA_BFLOAT16", "TENSOR_OP_MATH": "TENSOR_OP_MATH",
+                         "FMA_MATH": "FMA_MATH", "DETERMINISTIC": "DETERMINISTIC", "CROSS_CORRELATION": "CROSS_CORRELATION"}.items():
+        ours, value = re.search(rf"\b{name} = (\d+)", DNN)[1], re.search(rf"\bCUDNN_{theirs}\s*=\s*(\d+)", text)[1]
+        assert ours == value, (name, ours, value)
+    assert re.search(r"CUDNN_STATUS_NOT_SUPPORTED\s*=\s*3000\b", text) and "NOT_SUPPORTED 3 " in DNN
+    layouts = {tuple(re.findall(r"(\w+)\s+(\w+(?:\[3\])?);", fields))
+               for fields in re.findall(r"typedef struct cudnnConvolution\w+AlgoPerfStruct\s*\{(.*?)\}", text, re.DOTALL)}
+    assert len(layouts) == 3, layouts
+    for fields in layouts:
+        assert [name for _, name in fields] == ["algo", "status", "time", "memory", "determinism", "mathType", "reserved[3]"], fields
+        assert dict((name, kind) for kind, name in fields)["time"] == "float" and ("size_t", "memory") in fields, fields
 
 
 run()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images, [N,H,W,C]: convolutions straight from the formula of kernel/ref/conv.c, pooling,
- * enlarging, batch norm. cuDNN does the first better; these need no library. */
+ * enlarging, batch norm. cuDNN, where it is there, does the first better (cuda/dnn.c). */
 #include "common.cuh"
 
 /* ---- convolution ------------------------------------------------------------------------------ */
@@ -112,6 +112,18 @@ KERNEL(conv_backward_w)
         if (threadIdx.x == 0) {
             store(real_of(d.out, d.half_out), at, sum, d.beta);
         }
+    }
+}
+
+/* Weights in the order of cuDNN, and back. */
+KERNEL(conv_reorder)
+{
+    const ls__real in = real_of(k.in, k.half_in), out = real_of(k.out, k.half_out);
+    EACH(at, k.count * k.rows * k.columns)
+    {
+        const int64_t row = at % k.rows, column = at / k.rows % k.columns;
+        const int64_t from = (at / k.rows / k.columns * k.rows + row) * k.columns + column;
+        store(out, at, get(in, from), k.beta);
     }
 }
 
