@@ -121,9 +121,13 @@ struct cuda_norm_weights_args {
     const float *rest; /* of norm_gradient */
 };
 
+/* Rows are cut into parts, of which each has a block for each tile of columns. */
 struct cuda_batch_norm_sums_args {
-    double *sums; /* [2,C] */
+    double *part; /* [parts,2,C] */
+    int64_t parts;
     ls__batch_norm of;
+    double *sums;           /* of the gradient's sums: [2,C] */
+    float *mean, *variance; /* of the statistics: [C] */
 };
 
 struct cuda_batch_norm_gradient_args {
@@ -195,7 +199,10 @@ struct cuda_step_args {
     X(bce_part, 1)                                                                                 \
     X(norm_gradient, 1)                                                                            \
     X(norm_weights, 1)                                                                             \
-    X(batch_norm_sums, 1)                                                                          \
+    X(batch_norm_part, 1)                                                                          \
+    X(batch_norm_stats, 0)                                                                         \
+    X(batch_norm_sums_part, 1)                                                                     \
+    X(batch_norm_sums, 0)                                                                          \
     X(batch_norm_gradient, 0)                                                                      \
     X(finish_product, 0)                                                                           \
     X(conv_forward, 0)                                                                             \
@@ -218,6 +225,9 @@ struct cuda_step_args {
 
 /* Kernels that share a struct. */
 #define cuda_sum_dims_few_args cuda_sum_dims_args
+#define cuda_batch_norm_part_args cuda_batch_norm_sums_args
+#define cuda_batch_norm_stats_args cuda_batch_norm_sums_args
+#define cuda_batch_norm_sums_part_args cuda_batch_norm_sums_args
 #define cuda_conv_forward_args cuda_conv_args
 #define cuda_conv_backward_x_args cuda_conv_args
 #define cuda_conv_backward_w_args cuda_conv_args

@@ -14,6 +14,9 @@
 #include "cuda/dnn.h"
 #include "cuda/driver.h"
 
+#define PART_BLOCKS 1024 /* some for each multiprocessor */
+#define PART_ROWS 256    /* so that a block has more to read than to start */
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *begin(void)
@@ -324,14 +327,37 @@ size_t ls__cuda_batch_norm_workspace(const ls__batch_norm *n)
     return 0;
 }
 
+/* Sums over rows of few columns keep the whole GPU busy: as many parts as give it PART_BLOCKS
+ * blocks, with PART_ROWS rows each. Called under the lock of the workspace, which they lie in. */
+static struct cuda_batch_norm_sums_args in_parts(const ls__batch_norm *n, void *workspace)
+{
+    const int64_t by_rows = n->batch * n->pixels / PART_ROWS;
+    const int64_t by_blocks = PART_BLOCKS / tiles(n->channels);
+    const int64_t parts = by_rows < by_blocks ? by_rows : by_blocks;
+    return (struct cuda_batch_norm_sums_args){
+        .part = workspace, .parts = parts > 1 ? parts : 1, .of = *n};
+}
+
+void ls__cuda_batch_norm_stats(const ls__batch_norm *n, float *mean, float *variance,
+                               ls_stream *stream)
+{
+    struct cuda_batch_norm_sums_args k = in_parts(n, begin());
+    k.mean = mean, k.variance = variance;
+    ls__cuda_launch(CUDA_batch_norm_part, per_row(tiles(n->channels) * k.parts), &k, stream);
+    ls__cuda_launch(CUDA_batch_norm_stats, per_element(n->channels), &k, stream);
+    end();
+}
+
 /* With sums of other ranks, too, only dx is written. */
 void ls__cuda_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
 {
-    double *own = begin();
-    const struct cuda_batch_norm_sums_args sums = {own, *n};
-    const struct cuda_batch_norm_gradient_args gradient = {n->sums != NULL ? n->sums : own, *n};
+    struct cuda_batch_norm_sums_args k = in_parts(n, begin());
+    k.sums = k.part + 2 * k.parts * n->channels;
+    const struct cuda_batch_norm_gradient_args gradient = {n->sums != NULL ? n->sums : k.sums, *n};
     if (n->sums == NULL) {
-        ls__cuda_launch(CUDA_batch_norm_sums, per_row(tiles(n->channels)), &sums, stream);
+        ls__cuda_launch(CUDA_batch_norm_sums_part, per_row(tiles(n->channels) * k.parts), &k,
+                        stream);
+        ls__cuda_launch(CUDA_batch_norm_sums, per_element(n->channels), &k, stream);
     }
     if (n->dx != NULL || n->dresidual != NULL) {
         ls__cuda_launch(CUDA_batch_norm_gradient, per_element(n->batch * n->pixels * n->channels),

@@ -34,7 +34,7 @@ LAUNCHED = {
     "softmax_backward_bf16": "per_row(rows)", "layer_norm": "per_row(rows)", "layer_norm_bf16": "per_row(rows)",
     "rms_norm": "per_row(rows)", "rms_norm_bf16": "per_row(rows)", "embedding_backward": "per_row(at->count)",
     "vocab_max": "per_row(args->rows)", "vocab_sums": "per_row(args->rows)", "sum_rows": "per_row(tiles(n))",
-    "sum_rows_bf16": "per_row(tiles(n))", "batch_norm_stats": "per_row(tiles(n->channels))", "vocab_loss": "per_row(1)",
+    "sum_rows_bf16": "per_row(tiles(n))", "vocab_loss": "per_row(1)",
     "linear_rounded": "per_row(args->m * args->n)",
 }
 # Arrays of the host among the arguments of an entry, and how many elements of them are used.

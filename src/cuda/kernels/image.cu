@@ -308,28 +308,59 @@ KERNEL(upsample_backward)
 
 /* ---- batch norm ------------------------------------------------------------------------------- */
 
-KERNEL(batch_norm_stats)
+/* The first row of a part. */
+static __device__ __inline__ int64_t first_row(const cuda_batch_norm_sums_args &k, int64_t part)
 {
-    const ls__batch_norm &n = k.n;
+    return k.of.batch * k.of.pixels * part / k.parts;
+}
+
+/* The mean of each part, and the squares about it. */
+KERNEL(batch_norm_part)
+{
+    const ls__batch_norm &n = k.of;
     const ls__real x = real_of(n.x, n.half);
-    const int64_t count = n.batch * n.pixels;
-    ROWS(tile, (n.channels + LS__CUDA_TILE - 1) / LS__CUDA_TILE)
+    ROWS(at, (n.channels + LS__CUDA_TILE - 1) / LS__CUDA_TILE * k.parts)
     {
-        const int64_t c = tile_column(tile);
+        const int64_t part = at % k.parts, c = tile_column(at / k.parts);
+        const int64_t from = first_row(k, part), end = first_row(k, part + 1);
         double sum = 0.0, squares = 0.0;
-        for (int64_t i = tile_line(); c < n.channels && i < count; i += LINES) {
+        for (int64_t i = from + tile_line(); c < n.channels && i < end; i += LINES) {
             sum += (double)get(x, i * n.channels + c);
         }
-        const double mean = sum_of_lines(sum) / (double)count;
-        for (int64_t i = tile_line(); c < n.channels && i < count; i += LINES) {
+        const double mean = sum_of_lines(sum) / (double)(end - from);
+        for (int64_t i = from + tile_line(); c < n.channels && i < end; i += LINES) {
             const double d = (double)get(x, i * n.channels + c) - mean;
             squares += d * d;
         }
         squares = sum_of_lines(squares);
         if (tile_line() == 0 && c < n.channels) {
-            k.mean[c] = (float)mean;
-            k.variance[c] = (float)(squares / (double)count);
+            k.part[2 * part * n.channels + c] = mean;
+            k.part[(2 * part + 1) * n.channels + c] = squares;
         }
+    }
+}
+
+/* Squares about the mean of all are those about the mean of a part, and their distance's (Chan,
+ * Golub and LeVeque 1979). */
+KERNEL(batch_norm_stats)
+{
+    const ls__batch_norm &n = k.of;
+    const double count = (double)(n.batch * n.pixels);
+    EACH(c, n.channels)
+    {
+        double sum = 0.0, squares = 0.0;
+        for (int64_t p = 0; p < k.parts; p++) {
+            const double rows = (double)(first_row(k, p + 1) - first_row(k, p));
+            sum += rows * k.part[2 * p * n.channels + c];
+        }
+        const double mean = sum / count;
+        for (int64_t p = 0; p < k.parts; p++) {
+            const double rows = (double)(first_row(k, p + 1) - first_row(k, p));
+            const double d = k.part[2 * p * n.channels + c] - mean;
+            squares += k.part[(2 * p + 1) * n.channels + c] + rows * d * d;
+        }
+        k.mean[c] = (float)mean;
+        k.variance[c] = (float)(squares / count);
     }
 }
 
@@ -363,31 +394,46 @@ static __device__ __inline__ float gradient_at(const ls__batch_norm &n, int64_t 
     return cut ? 0.0f : get(real_of(n.dy, n.half), at);
 }
 
-KERNEL(batch_norm_sums)
+KERNEL(batch_norm_sums_part)
 {
     const ls__batch_norm &n = k.of;
     const ls__real x = real_of(n.x, n.half);
-    ROWS(tile, (n.channels + LS__CUDA_TILE - 1) / LS__CUDA_TILE)
+    ROWS(at, (n.channels + LS__CUDA_TILE - 1) / LS__CUDA_TILE * k.parts)
     {
-        const int64_t c = tile_column(tile);
+        const int64_t part = at % k.parts, c = tile_column(at / k.parts);
+        const int64_t end = first_row(k, part + 1);
         double sum = 0.0, sum_h = 0.0;
-        for (int64_t i = tile_line(); c < n.channels && i < n.batch * n.pixels; i += LINES) {
-            const int64_t at = i * n.channels + c;
-            const double g = (double)gradient_at(n, at);
+        for (int64_t i = first_row(k, part) + tile_line(); c < n.channels && i < end; i += LINES) {
+            const double g = (double)gradient_at(n, i * n.channels + c);
             sum += g;
-            sum_h += g * (double)((get(x, at) - n.mean[c]) * n.rstd[c]);
+            sum_h += g * (double)((get(x, i * n.channels + c) - n.mean[c]) * n.rstd[c]);
         }
         sum = sum_of_lines(sum);
         sum_h = sum_of_lines(sum_h);
         if (tile_line() == 0 && c < n.channels) {
-            k.sums[c] = sum;
-            k.sums[n.channels + c] = sum_h;
-            if (n.dw != NULL) {
-                store(n.dw, c, (float)sum_h, n.beta_w);
-            }
-            if (n.db != NULL) {
-                store(n.db, c, (float)sum, n.beta_b);
-            }
+            k.part[2 * part * n.channels + c] = sum;
+            k.part[(2 * part + 1) * n.channels + c] = sum_h;
+        }
+    }
+}
+
+KERNEL(batch_norm_sums)
+{
+    const ls__batch_norm &n = k.of;
+    EACH(c, n.channels)
+    {
+        double sum = 0.0, sum_h = 0.0;
+        for (int64_t p = 0; p < k.parts; p++) {
+            sum += k.part[2 * p * n.channels + c];
+            sum_h += k.part[(2 * p + 1) * n.channels + c];
+        }
+        k.sums[c] = sum;
+        k.sums[n.channels + c] = sum_h;
+        if (n.dw != NULL) {
+            store(n.dw, c, (float)sum_h, n.beta_w);
+        }
+        if (n.db != NULL) {
+            store(n.db, c, (float)sum, n.beta_b);
         }
     }
 }
