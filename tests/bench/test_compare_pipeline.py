@@ -47,9 +47,19 @@ def row(form, loss, ms):
 def times_are_compared_within_each_turn():
     ours, theirs = [row("gpipe", 2.0, [10.0, 20.0, 30.0])], [row("gpipe", 2.001, [15.0, 20.0, 60.0])]
     compare_pipeline.check_equal(ours, theirs)
-    found, = compare_pipeline.rows_of("gpt", "tcp", ours, theirs)
+    found, = compare_pipeline.rows_of("gpt", "tcp", 8, "PyTorch", ours, theirs)
     assert (found["ours_ms"], found["peer_ms"], found["ratio"], found["spread"]) == (20.0, 20.0, 1.5, [1.0, 2.0]), found
     assert compare_pipeline.line_of(found).count("|") == compare_pipeline.HEAD.splitlines()[-1].count("|")
+
+
+@test
+def schedules_are_compared_with_one_of_them():
+    options = types.SimpleNamespace(build=BUILD, beside="1f1b", schedules=["zb-h1", "1f1b"], micro=2, turns=2)
+    found = list(compare_pipeline.measured(options, "gpt-tiny", "shm"))
+    assert [(row["schedule"], row["peer"]) for row in found] == [("zb-h1", "Lockstep, 1f1b"), ("1f1b", "Lockstep, 1f1b")], found
+    assert found[0]["peer_ms"] == found[1]["peer_ms"] > 0 and "2 micro-batches" in found[0]["name"], found
+    assert compare_pipeline.BESIDE.format("1f1b").splitlines()[1].startswith("| a step | Lockstep ms | 1f1b ms |")
+    assert not list(compare_pipeline.missed({"spread": [0.5, 0.6], "peer": "Lockstep, 1f1b", "name": ""}))
 
 
 @test
