@@ -40,12 +40,14 @@ extern "C" {
 #define LS_BACKEND_ADDRESS_MAX 1024 /* bytes that each rank may contribute to connect */
 
 /* What a group may be asked to do. Buffers are as for the functions of the same names in comm.h. A
- * barrier has no data and never reaches a backend. */
+ * barrier has no data and never reaches a backend. REPLAY has none either: it goes to backends that
+ * have `record`, which says what it is. */
 typedef enum ls_backend_kind {
     LS_BACKEND_ALL_REDUCE = 0,
     LS_BACKEND_REDUCE_SCATTER = 1,
     LS_BACKEND_ALL_GATHER = 2,
     LS_BACKEND_BROADCAST = 3,
+    LS_BACKEND_REPLAY = 4,
     LS_BACKEND_SEND = 5,
     LS_BACKEND_RECV = 6,
     LS_BACKEND_REDUCE = 7,
@@ -253,6 +255,15 @@ typedef struct ls_backend {
     /* May be NULL. What this rank's part of the request waits for, a clause for reports: "the
      * program's stream has not come to it". Static storage. */
     const char *(*waits)(void *group, void *request);
+
+    /* With STREAMS, may be NULL: its operations cannot be captured. The calling thread captures
+     * `stream`, as for a CUDA graph: puts a collective, whose place is in the capture, there, so
+     * that what follows in `stream` waits for it. The plug-in has the place from now on. Each start
+     * of what was captured repeats the operation, on all ranks; the library then starts one REPLAY,
+     * whose place is behind it, so that its end is tested for as that of any operation. From the
+     * program's threads, as `mark`. */
+    ls_status (*record)(void *group, const ls_backend_operation *operation, ls_stream *stream,
+                        char *error);
 } ls_backend;
 
 /* The least table of this version: older plug-ins end here. */

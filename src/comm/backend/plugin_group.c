@@ -255,6 +255,44 @@ void ls__group_unmark(ls_group *group, void *place)
     }
 }
 
+/* Of a group whose plug-in is gone. */
+static ls_status failure_of(const ls_group *group)
+{
+    const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_acquire);
+    return ls__fail_again((ls_status)failed, ls__group_report_cause(group));
+}
+
+bool ls__group_records(const ls_group *group)
+{
+    return group->plugin != NULL && group->plugin->plugin->table->record != NULL &&
+           ls__group_has_streams(group) && ls__group_scales(group);
+}
+
+ls_status ls__group_record(ls_group *group, const ls__collective *args, double divisor,
+                           ls_stream *stream)
+{
+    const ls__plugin_group *part = group->plugin;
+    char error[LS_BACKEND_ERROR_MAX] = "";
+    LS_ASSERT(args->operation == LS__OP_ALL_REDUCE && ls__group_records(group));
+    if (part->group == NULL) {
+        return failure_of(group);
+    }
+    const ls_backend_operation o = {.size = sizeof o,
+                                    .kind = (ls_backend_kind)args->operation,
+                                    .dtype = args->dtype,
+                                    .op = args->op,
+                                    .count = args->count,
+                                    .element = ls_dtype_size(args->dtype),
+                                    .input = args->input,
+                                    .output = args->output,
+                                    .stream = stream,
+                                    .factor = 1.0,
+                                    .divisor = divisor,
+                                    .after = args->place};
+    const ls_status status = part->plugin->table->record(part->group, &o, stream, error);
+    return status == LS_OK ? LS_OK : fail_of(group, "record", status, error);
+}
+
 ls_status ls__plugin_follow(ls_work *work, ls_stream *stream)
 {
     const ls_group *group = work->group;
@@ -276,8 +314,7 @@ ls_status ls__group_zero(ls_group *group, ls_stream *stream, void *memory, size_
     const ls__plugin_group *part = group->plugin;
     char error[LS_BACKEND_ERROR_MAX] = "";
     if (part->group == NULL) {
-        const int32_t failed = atomic_load_explicit(&group->failure.status, memory_order_acquire);
-        return ls__fail_again((ls_status)failed, ls__group_report_cause(group));
+        return failure_of(group);
     }
     const ls_status status = part->plugin->table->zero(part->group, stream, memory, bytes, error);
     return status == LS_OK ? LS_OK : fail_of(group, "zero", status, error);

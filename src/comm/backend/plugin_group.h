@@ -46,8 +46,9 @@ static inline bool ls__plugin_carries(const ls_group *group, ls__operation opera
 /* The sum in a plug-in has the integers' own type and may overflow, so their averages stay here. */
 static inline bool ls__plugin_carries_work(const ls_group *group, const ls_work *work)
 {
-    return ls__plugin_carries(group, work->operation, work->plugin.control) &&
-           !(work->divisor != 0 && ls__reduce_widens(work->dtype));
+    return work->plugin.replay ||
+           (ls__plugin_carries(group, work->operation, work->plugin.control) &&
+            !(work->divisor != 0 && ls__reduce_widens(work->dtype)));
 }
 
 /* progress lock; proposes a failure of the plug-in as the group's cause (ls__group_cause). */
@@ -90,6 +91,12 @@ static inline bool ls__group_scales(const ls_group *group)
 /* Adds to *place (NULL: a new one) that an operation waits for what is in the stream now. */
 ls_status ls__group_mark(ls_group *group, ls_stream *stream, void **place);
 void ls__group_unmark(ls_group *group, void *place); /* NULL is allowed */
+/* Whether operations of the group can be captured with the work of a stream. */
+bool ls__group_records(const ls_group *group);
+/* Puts an all_reduce in place into the capture of the stream, after `place`, which it takes, and
+ * before what the stream gets next. `divisor` 0: none. */
+ls_status ls__group_record(ls_group *group, const ls__collective *args, double divisor,
+                           ls_stream *stream);
 /* progress lock; LS_IN_PROGRESS: the device has not been given the operation yet. */
 ls_status ls__plugin_follow(ls_work *work, ls_stream *stream);
 /* Zeroes memory of ls__group_buffers in the order of the stream. */

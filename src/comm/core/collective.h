@@ -50,6 +50,7 @@ typedef struct ls__collective {
     bool control;          /* what the library exchanges for itself: native on every backend */
     bool anywhere;         /* LOCKSTEP_CHECK=strict does not compare from where it was started */
     bool monitored;        /* barrier: a timeout names all missing ranks; its mark is 1 */
+    bool replay;           /* barrier: the end of a graph that was started, in the backend */
     bool idle;             /* the rank has nothing else to do: no warning however long it waits */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);

@@ -58,6 +58,7 @@ typedef struct ls__work_message {
 /* Of groups with a plug-in (backend/). */
 typedef struct ls__work_plugin {
     bool control;  /* const; the library's own: no plug-in moves its data */
+    bool replay;   /* const; a barrier behind a graph (ls__collective.replay) */
     bool carried;  /* progress; a plug-in has its bytes in flight (send and recv) */
     bool divides;  /* progress; the library divides the sum at the end */
     bool followed; /* lock and progress; a stream waits for it, and no handle is left */

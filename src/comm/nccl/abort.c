@@ -6,7 +6,11 @@
  * both (NVIDIA/nccl#829, #1013). So a failure aborts all communicators of the process, each on a
  * thread of its own. If one of these, or a driver in a call, has not come back after ABORT_MS, the
  * buffers cannot be given back: the process says so and ends, which frees the GPU. The launcher
- * then reports the root cause, which the library has published before. */
+ * then reports the root cause, which the library has published before.
+ *
+ * ncclCommAbort ends kernels at once, but returns only when no graph has operations of the
+ * communicator any more (record.c), and the program's thread, which frees graphs, may be waiting
+ * for this abort. So a group that has recorded operations counts as ended when its kernels have. */
 #include "comm/nccl/plugin.h"
 
 #include <stdio.h>
@@ -42,18 +46,25 @@ void ls__nccl_leave(ls__nccl_group *g)
     pthread_mutex_unlock(&process.lock);
 }
 
-/* The driver leaves first unless a call holds it, since the communicator is gone afterwards. */
+/* The driver leaves first unless a call holds it, since the communicator is gone afterwards; and so
+ * does a thread that records. */
 static void *abort_main(void *group)
 {
     ls__nccl_group *g = group;
+    char error[LS_BACKEND_ERROR_MAX];
     for (int ms = 0; ms < DRIVER_MS && !atomic_load_explicit(&g->ended, memory_order_acquire);
          ms++) {
         ls__nccl_nap(1000);
     }
+    const bool taken = atomic_load_explicit(&g->ended, memory_order_acquire) &&
+                       ls__nccl_take_call(g, 0, error) == LS_OK;
     const ls__nccl_comm comm = atomic_exchange_explicit(&g->comm, NULL, memory_order_acq_rel);
     if (comm != NULL) {
         (void)ls__cuda.context_set(g->context);
         (void)ls__nccl.abort(comm);
+    }
+    if (taken) {
+        pthread_mutex_unlock(&g->call);
     }
     atomic_store_explicit(&g->aborted, true, memory_order_release);
     return NULL;
@@ -82,10 +93,25 @@ static void kill_group(ls__nccl_group *g)
     }
 }
 
-static bool is_quiet(const ls__nccl_group *g)
+/* Of a group whose driver has left: whether the device has ended all it was given. */
+static bool have_kernels_ended(const ls__nccl_group *g)
 {
-    return atomic_load_explicit(&g->aborted, memory_order_acquire) &&
-           atomic_load_explicit(&g->ended, memory_order_acquire);
+    (void)ls__cuda.context_set(g->context);
+    for (const ls__nccl_request *q = g->all; q != NULL; q = q->next) {
+        if (ls__cuda.event_query(q->end) == LS__CUDA_NOT_READY) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether nothing of the group goes on; `whole`: and it may be freed. */
+static bool is_quiet(const ls__nccl_group *g, bool whole)
+{
+    return atomic_load_explicit(&g->ended, memory_order_acquire) &&
+           (atomic_load_explicit(&g->aborted, memory_order_acquire) ||
+            (!whole && atomic_load_explicit(&g->recorded, memory_order_relaxed) &&
+             have_kernels_ended(g)));
 }
 
 static void end_process(const ls__nccl_group *g)
@@ -101,9 +127,9 @@ static void end_process(const ls__nccl_group *g)
     _exit(1);
 }
 
-static void wait_for(const ls__nccl_group *g, int *left_ms)
+static void wait_for(const ls__nccl_group *g, bool whole, int *left_ms)
 {
-    for (; !is_quiet(g); (*left_ms)--) {
+    for (; !is_quiet(g, whole); (*left_ms)--) {
         if (*left_ms <= 0) {
             end_process(g);
         }
@@ -121,7 +147,7 @@ void ls__nccl_abort(void *group)
         kill_group(g);
     }
     for (const ls__nccl_group *g = process.groups; g != NULL; g = g->next) {
-        wait_for(g, &left_ms);
+        wait_for(g, false, &left_ms);
     }
     pthread_mutex_unlock(&process.lock);
 }
@@ -130,7 +156,7 @@ void ls__nccl_abort_one(ls__nccl_group *g)
 {
     int left_ms = ABORT_MS;
     kill_group(g);
-    wait_for(g, &left_ms);
+    wait_for(g, true, &left_ms);
 }
 
 /* Groups that were closed in order are still being finalized, with the other ranks. */

@@ -84,7 +84,8 @@ static void fail(ls__nccl_request *q, ls_status status)
     set_state(q, LS__NCCL_FAILED);
 }
 
-/* Waits in the stream for the program's, puts the operation there, and an event behind it. */
+/* Waits in the stream for the program's, puts the operation there, unless a graph has done it, and
+ * an event behind it. */
 static ls_status launch(ls__nccl_group *g, ls__nccl_request *q)
 {
     ls_status status = LS_OK;
@@ -97,7 +98,9 @@ static ls_status launch(ls__nccl_group *g, ls__nccl_request *q)
                  ? status
                  : ls__cuda_check(ls__cuda.event_create(&q->end, LS__CUDA_EVENT_NO_TIMING),
                                   "cuEventCreate", q->error);
-    status = status != LS_OK ? status : ls__nccl_launch(g, &q->operation, q->error);
+    status = status != LS_OK || q->operation.kind == LS_BACKEND_REPLAY
+                 ? status
+                 : ls__nccl_launch(g, &q->operation, q->error);
     return status == LS_OK
                ? ls__cuda_check(ls__cuda.event_record(q->end, g->stream), "cuEventRecord", q->error)
                : status;

@@ -248,7 +248,7 @@ static ls__nccl_request *copy_request(const ls__nccl_group *g, const ls_backend_
     return q;
 }
 
-static ls_status fail_dead(char *error)
+ls_status ls__nccl_fail_dead(char *error)
 {
     return ls__nccl_fail(LS_ERR_ABORTED, error,
                          "another group of this process has failed, and its communicators are "
@@ -259,7 +259,7 @@ ls_status ls__nccl_start(void *group, const ls_backend_operation *o, void **requ
 {
     ls__nccl_group *g = group;
     if (atomic_load_explicit(&g->dead, memory_order_acquire)) {
-        return fail_dead(error);
+        return ls__nccl_fail_dead(error);
     }
     ls__nccl_request *q = copy_request(g, o);
     if (q == NULL) {
@@ -280,7 +280,7 @@ ls_status ls__nccl_test(void *group, void *request, char *error)
     ls__nccl_request *q = request;
     const int state = atomic_load_explicit(&q->state, memory_order_acquire);
     if (state != LS__NCCL_DONE && state != LS__NCCL_FAILED) { /* freed with the dead group */
-        return atomic_load_explicit(&g->dead, memory_order_acquire) ? fail_dead(error)
+        return atomic_load_explicit(&g->dead, memory_order_acquire) ? ls__nccl_fail_dead(error)
                                                                     : LS_IN_PROGRESS;
     }
     const ls_status status = state == LS__NCCL_DONE ? LS_OK : q->status;
@@ -312,8 +312,13 @@ ls_status ls__nccl_follow(void *group, void *request, ls_stream *stream, char *e
 const char *ls__nccl_waits(void *group, void *request)
 {
     const ls__nccl_group *g = group;
-    switch (
-        atomic_load_explicit(&((const ls__nccl_request *)request)->state, memory_order_acquire)) {
+    const ls__nccl_request *q = request;
+    const int state = atomic_load_explicit(&q->state, memory_order_acquire);
+    if (state == LS__NCCL_HELD && q->operation.kind == LS_BACKEND_REPLAY) {
+        return "the captured step that this rank has started does not end; look for a kernel of it "
+               "that hangs, here or on another rank";
+    }
+    switch (state) {
     case LS__NCCL_QUEUED:
         return "an earlier operation of the group has not been given to the GPU";
     case LS__NCCL_CALLING:

@@ -61,25 +61,27 @@ static void adopt_context(const ls__nccl_group *g)
     }
 }
 
-/* The driver has it while it is in a call, which may hang: then false. */
-static bool take_call(ls__nccl_group *g, int64_t wait_ms)
+ls_status ls__nccl_take_call(ls__nccl_group *g, int64_t wait_ms, char *error)
 {
     struct timespec end;
     (void)clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += wait_ms / 1000 + 1;
-    return pthread_mutex_timedlock(&g->call, &end) == 0;
+    return pthread_mutex_timedlock(&g->call, &end) == 0
+               ? LS_OK
+               : ls__nccl_fail(LS_ERR_TIMEOUT, error, "%s has not returned",
+                               atomic_load_explicit(&g->calling, memory_order_relaxed));
 }
 
 /* Registers it with the communicator, where NCCL has a use for that. */
 static ls_status enroll(ls__nccl_group *g, ls__nccl_block *b, size_t bytes, char *error)
 {
-    if (!take_call(g, g->timeout_ms)) {
-        return ls__nccl_fail(LS_ERR_TIMEOUT, error, "%s has not returned",
-                             atomic_load_explicit(&g->calling, memory_order_relaxed));
+    ls_status status = ls__nccl_take_call(g, g->timeout_ms, error);
+    if (status != LS_OK) {
+        return status;
     }
     const ls__nccl_comm comm = atomic_load_explicit(&g->comm, memory_order_acquire);
-    const ls_status status = ls__nccl_settle(g, ls__nccl.enroll(comm, b->memory, bytes, &b->handle),
-                                             "ncclCommRegister", error);
+    status = ls__nccl_settle(g, ls__nccl.enroll(comm, b->memory, bytes, &b->handle),
+                             "ncclCommRegister", error);
     pthread_mutex_unlock(&g->call);
     return status;
 }
@@ -133,8 +135,9 @@ void ls__nccl_dealloc(void *group, void *memory, size_t bytes)
         return;
     }
     if (!atomic_load_explicit(&g->dead, memory_order_acquire) && found->handle != NULL) {
+        char error[LS_BACKEND_ERROR_MAX];
         adopt_context(g);
-        if (take_call(g, 0)) {
+        if (ls__nccl_take_call(g, 0, error) == LS_OK) {
             (void)ls__nccl.dismiss(atomic_load_explicit(&g->comm, memory_order_acquire),
                                    found->handle);
             pthread_mutex_unlock(&g->call);

@@ -23,6 +23,7 @@ const ls_backend *ls_backend_plugin(uint32_t version)
                                      .follow = ls__nccl_follow,
                                      .zero = ls__nccl_zero,
                                      .accepts = ls__nccl_accepts,
-                                     .waits = ls__nccl_waits};
+                                     .waits = ls__nccl_waits,
+                                     .record = ls__nccl_record};
     return version == LS_BACKEND_VERSION ? &table : NULL;
 }

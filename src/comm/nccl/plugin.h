@@ -7,6 +7,7 @@
  *     memory.c       memory of the GPU
  *     driver.c       the group's thread, the only one that starts operations
  *     operations.c   an operation in calls of NCCL
+ *     record.c       an operation in a step that is captured
  *     abort.c        ends the communicators of the process
  *
  * Note [Who calls NCCL]
@@ -15,8 +16,8 @@
  * them; the library's functions only pass requests to it and read what has become of them. The
  * library's engine thus goes on watching deadlines and other ranks while a call hangs, and its
  * `abort` is what ends it. Of the calls that the program's threads make, those of `mark`, `follow`
- * and `zero` only put something into a stream, and those of `alloc` wait for the driver with a
- * deadline.
+ * and `zero` only put something into a stream, and those of `alloc` and `record` wait for the
+ * driver with a deadline.
  *
  * Communicators are made with blocking = 0: a call returns ncclInProgress instead of waiting, and
  * the driver asks ncclCommGetAsyncError until it is done, or until it is told to stop. */
@@ -103,6 +104,7 @@ typedef struct ls__nccl_group {
     _Atomic bool ended;            /* it has left; set under lock */
     _Atomic bool aborted;          /* ncclCommAbort has returned, or there was nothing to abort */
     _Atomic bool dead;             /* it is being aborted: no request goes on; set under lock */
+    _Atomic bool recorded;         /* an operation of it was captured. Sync: relaxed */
     bool closing;                  /* lock: the driver frees the group, unless it is dead */
     bool has_way;                  /* lock: it has been asked for a message, which this rank … */
     ls_backend_kind way;           /* … sends or receives */
@@ -122,6 +124,8 @@ ls_status ls__nccl_open(const ls_backend_group_spec *spec, void *address, void *
                         char *error);
 ls_status ls__nccl_connect(void *group, const void *addresses, char *error);
 void ls__nccl_close(void *group, bool failed);
+/* The group has failed: LS_ERR_ABORTED. */
+ls_status ls__nccl_fail_dead(char *error);
 ls_status ls__nccl_start(void *group, const ls_backend_operation *operation, void **request,
                          char *error);
 ls_status ls__nccl_test(void *group, void *request, char *error);
@@ -129,6 +133,8 @@ ls_status ls__nccl_mark_stream(void *group, ls_stream *stream, void **place, cha
 void ls__nccl_unmark(void *group, void *place);
 ls_status ls__nccl_follow(void *group, void *request, ls_stream *stream, char *error);
 const char *ls__nccl_waits(void *group, void *request);
+ls_status ls__nccl_record(void *group, const ls_backend_operation *operation, ls_stream *stream,
+                          char *error);
 /* The driver has ended. */
 void ls__nccl_free(ls__nccl_group *g);
 void ls__nccl_give_marks(ls__nccl_group *g, ls__nccl_mark *first);
@@ -149,6 +155,8 @@ ls_status ls__nccl_settle(ls__nccl_group *g, int result, const char *call, char 
 
 /* ---- operations.c -------------------------------------------------------------------------- */
 
+/* The driver has it while it is in a call, which may hang: LS_ERR_TIMEOUT then. */
+ls_status ls__nccl_take_call(ls__nccl_group *g, int64_t wait_ms, char *error);
 /* Puts the operation into the group's stream. The caller holds `call`. */
 ls_status ls__nccl_launch(ls__nccl_group *g, const ls_backend_operation *o, char *error);
 

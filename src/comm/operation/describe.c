@@ -188,6 +188,7 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->algorithm = asked_for(group, args, options->algorithm);
     work->pack = args->pack;
     work->plugin = (ls__work_plugin){.control = args->control,
+                                     .replay = args->replay,
                                      .stream = options->stream,
                                      .factor = args->op == LS_PREMUL_SUM ? options->factor : 1,
                                      .place = args->place};
