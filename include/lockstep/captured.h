@@ -38,12 +38,20 @@
  * without a capture, and so is every run of a step that cannot be captured, because in it
  *   - the program reads or waits for the device (ls_item, ls_copy_out), makes tensors of numbers of
  *     its own (ls_from_data, ls_full: give them as inputs), or computes on the processor;
- *   - ranks exchange something (gradients by ls_ddp_new, too), or numbers are drawn by ls_rand;
+ *   - ranks exchange something that is not captured, or numbers are drawn by ls_rand;
  *   - or the device captures nothing: the processor does not.
  * ls_captured_why names the reason. Two checks are captured: the device checks indices of
  * ls_embedding and targets of losses, and *norm of ls_clip_grad_norm is written when the run
  * returns (so its address must be the same in each run). Where a check fails, or the norm is
- * not finite, the run returns that error and no parameter has changed. */
+ * not finite, the run returns that error and no parameter has changed.
+ *
+ * Averages of ls_ddp_new over backend "nccl" are captured with the step. Then all ranks of its
+ * group call ls_captured_run for every step, and agree before each run: they replay the same
+ * recording, or all run without it. Where one rank cannot capture the step, none does. A check that
+ * fails on one rank is LS_ERR_PEER on the others, and no rank has made the step. A replay has the
+ * deadline of the group, and ends as its operations do when a rank dies or hangs (comm.h). Not
+ * captured are zero, gradients over several groups, buffers that are broadcast, weighted backwards,
+ * optimizers in backward, and other exchanges. */
 #ifndef LOCKSTEP_CAPTURED_H
 #define LOCKSTEP_CAPTURED_H
 
@@ -65,7 +73,8 @@ typedef struct ls_captured ls_captured;
 /* Borrows `arg`. NULL with ls_error_message: without a step or memory. */
 LS_API ls_captured *ls_captured_new(ls_step_fn step, void *arg);
 /* Frees the recorded kernels and gives their memory back to the device's tensors. Call it on the
- * thread of the runs, before the modules and optimizers of the step are freed. NULL is allowed. */
+ * thread of the runs, before the modules and optimizers of the step are freed: NCCL ends no group
+ * that recorded kernels still use. NULL is allowed. */
 LS_API void ls_captured_free(ls_captured *captured);
 
 /* Makes the step (torch.cuda.make_graphed_callables), with inputs[input_count] on the device where

@@ -176,6 +176,12 @@ struct cuda_step_gate_args {
     ls__step_gate of;
 };
 
+struct cuda_step_verdict_args {
+    int64_t *to;
+    const char *checks; /* every `bytes` */
+    int64_t count, bytes, rank;
+};
+
 struct cuda_step_args {
     ls__step_part part[LS__CUDA_STEP_PARTS];
     const float *gate; /* NaN there: no step is made; NULL: it is */
@@ -212,6 +218,7 @@ struct cuda_step_args {
     X(upsample_forward, 0)                                                                         \
     X(upsample_backward, 0)                                                                        \
     X(step_gate, 0)                                                                                \
+    X(step_verdict, 0)                                                                             \
     X(adamw_parts, 0)                                                                              \
     X(sgd_parts, 0)                                                                                \
     X(rmsprop_parts, 0)                                                                            \

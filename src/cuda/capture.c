@@ -46,6 +46,14 @@ static void start_gate(const ls__step_gate *given, ls_stream *stream)
     gate = (const float *)given->slot + LS__STEP_GATE_FACTOR;
 }
 
+static void start_verdict(int64_t *to, const void *checks, int64_t count, int64_t bytes,
+                          int64_t rank, ls_stream *stream)
+{
+    const struct cuda_step_verdict_args k = {
+        .to = to, .checks = checks, .count = count, .bytes = bytes, .rank = rank};
+    ls__cuda_launch(CUDA_step_verdict, per_row(1), &k, stream);
+}
+
 /* The driver loads a kernel when it is first started, which it must not have to do in a capture:
  * here are those that only captured steps start. */
 static void load_kernels(const ls__device *device)
@@ -54,6 +62,7 @@ static void load_kernels(const ls__device *device)
     float *room = ls__cuda_self.workspace;
     const ls__factor one = {room, 1.0, 1.0};
     start_gate(&(ls__step_gate){.slot = room, .max_norm = 1.0}, device->stream);
+    start_verdict((int64_t *)(void *)room, room, 0, sizeof *room, 0, device->stream);
     k->axpby_by(room, room, 1, one, 0.0f, device->stream);
     k->axpby_bf16_by((ls__bfloat16 *)(void *)room, (const ls__bfloat16 *)(const void *)room, 1, one,
                      0.0f, device->stream);
@@ -101,5 +110,9 @@ static void destroy(const ls__device *device, void *graph)
     ls__cuda_check(ls__cu_driver.cuGraphExecDestroy(graph), "cuGraphExecDestroy");
 }
 
-const ls__device_capture ls__cuda_capture = {
-    .begin = begin, .end = end, .launch = launch, .free = destroy, .gate = start_gate};
+const ls__device_capture ls__cuda_capture = {.begin = begin,
+                                             .end = end,
+                                             .launch = launch,
+                                             .free = destroy,
+                                             .gate = start_gate,
+                                             .verdict = start_verdict};

@@ -29,7 +29,6 @@
 #include "ddp/buffers.h"
 #include "ddp/values.h"
 #include "ddp/wrapper.h"
-#include "device/captured.h"
 #include "dist/agree.h"
 #include "nn/batch_norm.h"
 #include "nn/module.h"
@@ -255,9 +254,9 @@ static void wait_for_gradients(const ls__ddp *d)
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ls__ddp *d = ddp_of_observer(self);
-    ls__captured_refuse("gradients are averaged by ls_ddp_new");
-    wait_for_gradients(d);
     const bool local = d->remote != NULL || (d->shards ? !ls__shards_last(d->reducer) : !d->sync);
+    ls__ddp_captured_begin(d, info, local);
+    wait_for_gradients(d);
     const bool divided = d->divided > 0.0;
     LS_TRY(ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
                                        .weighted = info->weighted, .weight = info->weight)));
@@ -328,8 +327,11 @@ ls_status ls__ddp_end(ls__ddp *d)
 
 static ls_status on_end(ls__observer *self)
 {
-    wait_for_gradients(ddp_of_observer(self));
-    return ls__ddp_end(ddp_of_observer(self));
+    ls__ddp *d = ddp_of_observer(self);
+    wait_for_gradients(d);
+    const ls_status status = ls__ddp_end(d);
+    ls__ddp_captured_end(d);
+    return status;
 }
 
 /* The peers wait for this rank's gradients, so the failure is reported to them at once. */
@@ -338,6 +340,7 @@ static void on_abort(ls__observer *self, ls_status status, const char *message)
     ls__ddp *d = ddp_of_observer(self);
     atomic_store_explicit(&d->observer.armed, NULL, memory_order_relaxed);
     d->grads = GRADS_FAILED;
+    ls__reducer_record(d->reducer, false);
     ls__unshard_abort(d);
     ls__norm_sync_abort(ls__norm_sync_in(d->inner), message); /* they may be in its backward */
     if (d->remote != NULL) {
@@ -725,6 +728,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     d->group = group;
     d->sync = true;
     d->check_every = given.check_every;
+    ls__ddp_captured_init(d);
     ls_status status = set_up(d, &given);
     if (status < 0) {
         (void)ls__fail_within(status, "ls_ddp_new");

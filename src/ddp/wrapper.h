@@ -17,6 +17,7 @@
 #include "ddp/buffers.h"
 #include "ddp/unshard.h"
 #include "ddp/values.h"
+#include "device/captured.h"
 #include "nn/module.h"
 #include "trace/replay_log.h"
 
@@ -152,10 +153,12 @@ typedef struct ls__ddp {
     double divided; /* local gradients are divided by this sum of weights; 0: they are not */
     ls__step_stats stats;
     uint64_t backward_begun_ns;
-    int check_every;  /* synchronised backwards; 0: never */
-    uint64_t *hashes; /* [param_count] … */
-    bool hashed;      /* … in the backward under way */
-    ls_group **sums;  /* [param_count] over which each gradient is added */
+    ls__captured_ranks captured; /* in captured steps */
+    uint64_t noticed;            /* by the reducer, when the backward began */
+    int check_every;             /* synchronised backwards; 0: never */
+    uint64_t *hashes;            /* [param_count] … */
+    bool hashed;                 /* … in the backward under way */
+    ls_group **sums;             /* [param_count] over which each gradient is added */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ls__ddp;
 
@@ -197,6 +200,13 @@ void ls__in_backward_drop(ls__ddp *d);
 ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options);
 /* Ends it: waits for averages and buffers. After a failure of either the group has failed. */
 ls_status ls__ddp_end(ls__ddp *d);
+
+/* ---- captured.c: captured steps -------------------------------------------------------------- */
+
+void ls__ddp_captured_init(ls__ddp *d);
+/* At both ends of a backward of this rank. */
+void ls__ddp_captured_begin(ls__ddp *d, const ls__backward_info *info, bool local);
+void ls__ddp_captured_end(ls__ddp *d);
 
 /* ---- copies.c: parameters along axes over which no reducer adds their gradients -------------- */
 

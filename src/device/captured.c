@@ -18,9 +18,10 @@ void ls__captured_refuse(const char *what)
         return;
     }
     if (ls__self.file != NULL && ls__self.file[0] != '\0') {
-        (void)snprintf(c->why, sizeof c->why, "%s (%.120s:%d)", what, ls__self.file, ls__self.line);
+        (void)snprintf(c->why, sizeof c->why, "%.110s (%.120s:%d)", what, ls__self.file,
+                       ls__self.line);
     } else {
-        (void)snprintf(c->why, sizeof c->why, "%s", what);
+        (void)snprintf(c->why, sizeof c->why, "%.250s", what);
     }
 }
 
@@ -99,9 +100,77 @@ void *ls__captured_result_add(const ls__captured_result *result)
     return slots + (size_t)at * LS__CAPTURED_SLOT;
 }
 
+static _Thread_local ls__captured *running; /* whose step this thread is in, of whatever kind */
+
+ls__captured *ls__captured_begin(ls__captured *captured)
+{
+    ls__captured *outer = running;
+    running = captured;
+    return outer;
+}
+
+void ls__captured_end(ls__captured *outer)
+{
+    running = outer;
+}
+
+void ls__captured_join(ls__captured_ranks *ranks)
+{
+    ls__captured *c = running;
+    if (c == NULL || c->ranks == ranks) {
+        return;
+    }
+    if (c->ranks != NULL) {
+        ls__captured_refuse("gradients are averaged by two wrappers of ls_ddp_new");
+        return;
+    }
+    c->ranks = ranks;
+    c->step = ++ranks->steps;
+}
+
+static ls_status take_verdict(const ls__captured_result *result, const void *slot)
+{
+    int64_t rank;
+    (void)result;
+    memcpy(&rank, slot, sizeof rank);
+    return rank < 0
+               ? LS_OK
+               : ls__fail(LS_ERR_PEER,
+                          "a captured step: a check has failed on rank %lld, which says what it "
+                          "found; no rank has made the step",
+                          (long long)rank);
+}
+
+static const void *checks_of(const ls__captured *c)
+{
+    return c->memory + (size_t)c->number_room * LS__CAPTURED_SLOT;
+}
+
+/* Where ranks exchange, a check that fails on one of them must hold all back: one more check, of
+ * the rank that found something, which is the largest of all ranks'. */
+static void add_verdict(ls__captured *c)
+{
+    const int checks = c->result_count;
+    if (c->ranks == NULL || checks == 0) {
+        return;
+    }
+    int64_t *verdict = ls__captured_result_add(&(ls__captured_result){.take = take_verdict});
+    if (verdict == NULL) {
+        return;
+    }
+    c->device->capture->verdict(verdict, checks_of(c), checks, LS__CAPTURED_SLOT,
+                                c->ranks->rank(c->ranks), c->device->stream);
+    if (c->ranks->share(c->ranks, verdict) < 0) {
+        ls__captured_refuse(ls__self.message);
+    }
+}
+
 void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args)
 {
     ls__captured *c = ls__self.captured;
+    if (c != NULL) {
+        add_verdict(c);
+    }
     const int checks = c != NULL ? c->result_count : 0;
     char *slot = ls__captured_result_add(result);
     if (c != NULL) {
@@ -109,7 +178,7 @@ void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args)
     }
     if (slot != NULL) {
         args.slot = slot;
-        args.checks = c->memory + (size_t)c->number_room * LS__CAPTURED_SLOT;
+        args.checks = checks_of(c);
         args.check_count = checks;
         args.check_bytes = LS__CAPTURED_SLOT;
         c->device->capture->gate(&args, c->device->stream);
@@ -123,6 +192,7 @@ void ls__captured_enter(ls__captured *captured, bool records)
 {
     captured->records = records;
     captured->number_count = captured->result_count = 0;
+    captured->noticed = 0;
     captured->gated = false;
     ls__self.captured = captured;
 }

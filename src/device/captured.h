@@ -13,7 +13,10 @@
  *               table, the gradients' norm. They are read with the losses, and `take` says it.
  *
  * The second run of a step is watched: it counts slots, and an operation that waits for the device
- * or reads its memory there says so (ls__captured_refuse). The step is then never captured. */
+ * or reads its memory there says so (ls__captured_refuse). The step is then never captured.
+ *
+ * Who exchanges between ranks in the step joins it (ls__captured_join). From the next run on the
+ * ranks agree before each run what it is, and a check that fails on one rank holds for all. */
 #ifndef LS_DEVICE_CAPTURED_H
 #define LS_DEVICE_CAPTURED_H
 
@@ -41,11 +44,50 @@ struct ls__captured_result {
     int64_t which;
 };
 
+/* What a run of a step is. */
+typedef enum ls__captured_act {
+    LS__CAPTURED_PLAIN, /* made as any program's */
+    LS__CAPTURED_WATCH,
+    LS__CAPTURED_RECORD,
+    LS__CAPTURED_REPLAY
+} ls__captured_act;
+
+typedef struct ls__captured_vote {
+    ls__captured_act act;
+    int refuses;       /* 0: this rank can record it; after a vote: the first that cannot, from 1 */
+    uint64_t step;     /* the number that it got when it was joined */
+    uint64_t recorded; /* number of the recording; 0: none; after a vote UINT64_MAX: they differ */
+} ls__captured_vote;
+
+/* The ranks of a step, as ls_ddp_new has them (ddp/captured.c). All but `share` are collective or
+ * local calls outside of the step. */
+typedef struct ls__captured_ranks ls__captured_ranks;
+struct ls__captured_ranks {
+    uint64_t steps; /* that were joined */
+    /* A run begins. In: what this rank wants; out: what all do. */
+    ls_status (*vote)(ls__captured_ranks *ranks, ls__captured_vote *vote);
+    /* The step was recorded, or not. *failed: the first rank on which it was not, from 1; 0: on
+     * none. An error where what was recorded differs. */
+    ls_status (*recorded)(ls__captured_ranks *ranks, bool well, int *failed);
+    /* A replay was given to the device. */
+    ls_status (*replayed)(ls__captured_ranks *ranks, uint64_t step, uint64_t recorded);
+    /* What the device has done counts, unless this is an error. */
+    ls_status (*status)(const ls__captured_ranks *ranks);
+    /* This rank cannot go on with what the ranks have agreed on. */
+    void (*abort)(ls__captured_ranks *ranks, ls_status status, const char *message);
+    /* In the step: *worst becomes the largest of all ranks'. */
+    ls_status (*share)(ls__captured_ranks *ranks, int64_t *worst);
+    int (*rank)(const ls__captured_ranks *ranks); /* in the world */
+};
+
 typedef struct ls__captured {
     const ls__device *device;
-    bool records;  /* else it watches */
-    void *blocks;  /* where memory comes from while it records (tensor/storage.c) */
-    char why[256]; /* it cannot be captured; "": nothing speaks against it */
+    ls__captured_ranks *ranks; /* NULL: nobody has joined */
+    uint64_t step;             /* its number among those of `ranks` */
+    uint64_t noticed;          /* exchanges of this run that `ranks` has made */
+    bool records;              /* else it watches */
+    void *blocks;              /* where memory comes from while it records (tensor/storage.c) */
+    char why[256];             /* it cannot be captured; "": nothing speaks against it */
     ls__captured_number *numbers;
     ls__captured_result *results;
     int number_count, result_count; /* so far in this run */
@@ -75,6 +117,8 @@ void *ls__captured_result_add(const ls__captured_result *result);
  * well, and so is the norm of gradients, if one is asked for. slot: int64_t -1, the norm as
  * float64, the factor as float32. args gives the norm's part. NULL: it does not record. */
 void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args);
+/* For the run under way, of whatever kind: ranks exchange in it, so they agree on it. */
+void ls__captured_join(ls__captured_ranks *ranks);
 /* The step under way does what cannot be recorded: `what` names it. The first one stays. */
 void ls__captured_refuse(const char *what);
 /* For a read that the step makes in another way when it is recorded: until resumed, none is
@@ -82,7 +126,10 @@ void ls__captured_refuse(const char *what);
 ls__captured *ls__captured_pause(void);
 void ls__captured_resume(ls__captured *paused);
 
-/* Begins a run of the step on this thread; ends it. */
+/* Around the program's function, in runs of whatever kind, one within the other. */
+ls__captured *ls__captured_begin(ls__captured *captured);
+void ls__captured_end(ls__captured *outer);
+/* Begins a run of the step on this thread that is watched or recorded; ends it. */
 void ls__captured_enter(ls__captured *captured, bool records);
 void ls__captured_leave(void);
 /* Room for what the last run has counted. LS_ERR_MEMORY. */

@@ -34,6 +34,10 @@ typedef struct ls__device_capture {
     void (*free)(const ls__device *device, void *graph); /* waits until no launch runs */
     /* Kernels of optimizers that are recorded from here on look at the gate first. */
     void (*gate)(const ls__step_gate *gate, ls_stream *stream);
+    /* *to becomes the rank if one of the checks, every `bytes`, does not begin with an int64_t
+     * below 0, else -1. */
+    void (*verdict)(int64_t *to, const void *checks, int64_t count, int64_t bytes, int64_t rank,
+                    ls_stream *stream);
 } ls__device_capture;
 
 struct ls__device {

@@ -102,6 +102,7 @@ static ls_status start_in(ls_reducer *r, ls__reduce_domain *domain)
                                  .options = &options,
                                  .done = ls__reducer_control_done,
                                  .arg = r};
+    ls__captured_notice(r);
     return ls__collective_start(domain->group, &args, &domain->control_work);
 }
 

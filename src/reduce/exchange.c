@@ -148,12 +148,17 @@ static ls_status start_collective(ls_reducer *r, ls__reduce_bucket *bucket, int 
     const int size = hybrid ? r->division.size : domain->size;
     const bool parts = exchange->operation == LS__OP_ALL_TO_ALL ||
                        exchange->operation == LS__OP_REDUCE_SCATTER; /* one for each rank */
+    ls_group *group = hybrid ? r->division.group[phase] : ls__domain_phase_group(domain, phase);
     r->pass.gradient_bytes +=
         (uint64_t)exchange->count * ls_dtype_size(exchange->dtype) * (uint64_t)(parts ? size : 1);
+    if (r->pass.records) {
+        const ls_status recorded = ls__captured_exchange(r, group, &args, exchange->divisor);
+        phase_done(bucket, recorded);
+        return recorded;
+    }
+    ls__captured_notice(r);
     atomic_store_explicit(&bucket->flying, true, memory_order_relaxed);
-    const ls_status status = ls__collective_start(hybrid ? r->division.group[phase]
-                                                         : ls__domain_phase_group(domain, phase),
-                                                  &args, &bucket->work);
+    const ls_status status = ls__collective_start(group, &args, &bucket->work);
     if (status < 0) {
         atomic_store_explicit(&bucket->flying, false, memory_order_relaxed);
     } else if (phase == 0 && r->runtime->trace != NULL) {

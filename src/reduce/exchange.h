@@ -54,4 +54,8 @@ ls_status ls__exchange_wait(ls_reducer *r, int bucket);
 /* After a failure: on return no step begins, no thread is inside one, and nothing is on its way. */
 void ls__exchange_stop(ls_reducer *r);
 
+/* record.c: records an operation of a bucket, in place of starting it; takes args->place. */
+ls_status ls__captured_exchange(ls_reducer *r, ls_group *group, const ls__collective *args,
+                                double divisor);
+
 #endif

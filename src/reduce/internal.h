@@ -5,7 +5,7 @@
  * runs the exchange that opens a synchronising backward, table.c packs the rows of tables, hook.c
  * calls the user's hooks, pool.c has the memory that buckets leave to each other, compare.c lists
  * what all ranks must have alike, device.c has what is different where gradients lie in memory of a
- * device. */
+ * device, record.c records backwards of a captured step, and captured.c replays them. */
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
 
@@ -206,6 +206,7 @@ typedef struct ls__reduce_pass {
     bool stepping;        /* a thread is taking a step */
     bool waiting;         /* wait has begun: the thread of backward takes all steps */
     bool held;            /* by the mode, until all gradients are ready */
+    bool records;         /* its operations go into a capture (record.c) */
     bool settings_differ; /* of those that may change in the run; found by the control exchange */
     uint32_t flags;       /* ls__reduce_flag of this rank */
     int exchanges;        /* control exchanges under way */
@@ -220,6 +221,14 @@ typedef struct ls__reduce_hook {
     size_t text_bytes;
     uint64_t steps; /* synchronised backwards with it */
 } ls__reduce_hook;
+
+/* Captured steps; captured.c. The thread that trains owns it. */
+typedef struct ls__reduce_captured {
+    bool records; /* the next backward is recorded */
+    uint64_t noticed;
+    ls__reducer_recorded recorded; /* of the step that is being recorded */
+    void *parts;                   /* [size] what ranks have voted; NULL: not yet */
+} ls__reduce_captured;
 
 /* The reducer's own thread, of a group of more than one rank. */
 typedef struct ls__reduce_worker {
@@ -261,6 +270,7 @@ struct ls_reducer {
     void *moved_arg;
     ls__reduce_worker worker;
     ls__reduce_hook hook;
+    ls__reduce_captured captured;
     bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
     bool weighted;
     double weight; /* local sum of w since the last reduction */
@@ -290,6 +300,11 @@ ls_status ls__control_wait(ls_reducer *r);
 /* Under the lock, after all exchanges completed: combines the parts into divisors and
  * params[].used. */
 ls_status ls__control_finish(ls_reducer *r);
+
+/* ---- record.c: backwards in a captured step -------------------------------------------------- */
+
+/* This thread begins an operation of the reducer. */
+void ls__captured_notice(ls_reducer *r);
 
 /* ---- nonfinite.c: the rank and the parameter with which NaN or infinity enters --------------- */
 

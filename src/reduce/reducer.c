@@ -177,7 +177,9 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     LS_TRY(ls__buckets_begin(r));
     r->pass = (ls__reduce_pass){.exchanges = r->domain_count,
                                 .stream = options->stream,
+                                .records = r->captured.records && !options->local,
                                 .held = r->options.mode != LS_REDUCE_OVERLAP};
+    r->pass.held = r->pass.held || r->pass.records; /* this thread records, in ls_reducer_wait */
     LS_TRY(count_weight(r, options));
     count_pending(r, options);
     ls__buckets_mark_rows(r, options->local);

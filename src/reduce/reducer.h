@@ -89,6 +89,49 @@ typedef ls_status (*ls__reduced_fn)(void *arg, const int *params, int count);
 void ls__reducer_on_reduced(ls_reducer *r, ls__reduced_fn reduced, void *arg); /* NULL: none */
 ls_status ls__reducer_poll(ls_reducer *r);
 
+/* ---- record.c, captured.c: backwards in a captured step (lockstep/captured.h) ---------------- */
+
+/* In a run of such a step, what a rank wants to do, and what all of them do. */
+typedef struct ls__reducer_vote {
+    int32_t act;       /* the least of all ranks' */
+    int32_t refuses;   /* 0: this rank can record it. Of all: the first that cannot, from 1 */
+    uint64_t step;     /* which captured step it is, of those over this reducer */
+    uint64_t recorded; /* what this rank would replay; 0: nothing. Of all: UINT64_MAX if they
+                          differ */
+} ls__reducer_vote;
+
+/* What was recorded. */
+typedef struct ls__reducer_recorded {
+    uint64_t step;
+    uint32_t operations;
+    int32_t failed;  /* 0: it can be replayed. Of all: the first rank where it cannot, from 1 */
+    uint64_t digest; /* of their sizes and types */
+} ls__reducer_recorded;
+
+/* Why backwards that synchronise cannot be recorded; NULL: they can. */
+const char *ls__reducer_obstacle(const ls_reducer *r);
+/* Whether the next backward is recorded: its operations go into the capture of its stream. */
+void ls__reducer_record(ls_reducer *r, bool records);
+/* Nothing has been recorded so far. */
+void ls__reducer_record_anew(ls_reducer *r);
+/* Operations that this thread has begun for the reducer while it watched or recorded a step. */
+uint64_t ls__reducer_noticed(const ls_reducer *r);
+/* Collective. A run begins, and after one that records it has ended. LS_ERR_MISMATCH: ranks are in
+ * different steps, or have recorded different operations, which all of them find. */
+ls_status ls__reducer_vote_run(ls_reducer *r, ls__reducer_vote *vote);
+ls_status ls__reducer_vote_recorded(ls_reducer *r, ls__reducer_recorded *recorded);
+/* What this rank has recorded since ls__reducer_record_anew. */
+void ls__reducer_get_recorded(const ls_reducer *r, ls__reducer_recorded *out);
+/* Records that *most becomes the largest of all ranks', in the order of the stream. */
+ls_status ls__reducer_record_max(ls_reducer *r, int64_t *most, ls_stream *stream);
+/* Collective, after the device was given a replay in this stream: its end is watched as that of an
+ * operation. */
+ls_status ls__reducer_replayed(ls_reducer *r, ls_stream *stream, uint64_t step, uint64_t recorded);
+/* One more synchronised backward, which is a replay. */
+void ls__reducer_count_replay(ls_reducer *r);
+/* The failure of the reducer's groups. */
+ls_status ls__reducer_status(const ls_reducer *r);
+
 /* Fails the reducer's group on all ranks with this cause. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message);
 

@@ -32,6 +32,7 @@ struct ls_captured {
     captured_key key; /* of the recorded run, or of those before it */
     int alike;        /* runs with this key before the recorded one: made, watched */
     int64_t replays;
+    uint64_t recordings;
     ls__captured noted;
     ls__pool *on;
     void *graph; /* NULL: nothing is recorded */
@@ -70,6 +71,19 @@ static void forget_recorded(ls_captured *c)
     }
     c->noted.blocks = NULL;
     c->alike = 0;
+}
+
+/* The ranks have failed: no communicator ends before the graph that uses it. Keeps the error. */
+static void forget_failed(ls_captured *c)
+{
+    char text[LS__MESSAGE_MAX];
+    const ls_status status = ls__self.status;
+    if (c->noted.ranks == NULL || c->noted.ranks->status(c->noted.ranks) == LS_OK) {
+        return;
+    }
+    memcpy(text, ls__self.message, sizeof text);
+    forget_recorded(c);
+    (void)ls__fail_again(status, text);
 }
 
 static void runtime_ended(ls__runtime_guest *guest)
@@ -140,8 +154,12 @@ static const ls__record *output_of(ls__tensors *tensors, ls_tensor *output, int 
 
 static ls_status call_step(ls_captured *c, ls_tensor *const *inputs, ls_tensor **outputs)
 {
+    ls__captured *outer = ls__captured_begin(&c->noted);
     const ls__user_call call = ls__user_call_begin();
-    return ls__user_call_check(&call, c->step(c->arg, inputs, outputs), "captured_run: the step");
+    const ls_status status =
+        ls__user_call_check(&call, c->step(c->arg, inputs, outputs), "captured_run: the step");
+    ls__captured_end(outer);
+    return status;
 }
 
 static ls_status run_plainly(ls_captured *c, const captured_run *run)
@@ -160,17 +178,22 @@ static ls_status run_plainly(ls_captured *c, const captured_run *run)
     return status;
 }
 
-/* Exchanges between ranks are known by their number. */
+/* Exchanges between ranks are known by their number, `before` the step and now. */
+static void refuse_exchanges(const ls_captured *c, uint64_t before)
+{
+    if (ls__self.exchanges - before != c->noted.noticed) {
+        ls__captured_refuse("ranks exchange something");
+    }
+}
+
 static ls_status run_watched(ls_captured *c, const captured_run *run)
 {
     const uint64_t exchanges = ls__self.exchanges;
     ls__captured_enter(&c->noted, false);
     const ls_status status = run_plainly(c, run);
-    if (ls__self.exchanges != exchanges) {
-        ls__captured_refuse("ranks exchange something");
-    }
+    refuse_exchanges(c, exchanges);
     ls__captured_leave();
-    c->alike += status == LS_OK ? 1 : 0;
+    c->alike = status == LS_OK ? 2 : c->alike;
     return status;
 }
 
@@ -198,21 +221,23 @@ static void copy_inputs(ls_captured *c, const captured_run *run)
     }
 }
 
-/* With its results and outputs, if there are any. The copy has read the values when it returns. */
-static ls_status start(ls_captured *c, const captured_run *run)
+/* Other ranks may be the ones that failed: with them the values that were read do not count. */
+static ls_status status_of_ranks(const ls_captured *c)
+{
+    return c->noted.ranks != NULL ? c->noted.ranks->status(c->noted.ranks) : LS_OK;
+}
+
+/* What the device has found and computed. */
+static ls_status hear(ls_captured *c, const captured_run *run)
 {
     ls__captured *n = &c->noted;
     const ls__device *device = c->on->device;
-    if (n->number_count > 0) {
-        c->on->k->copy(n->memory, n->values, slots_bytes(n->number_count), c->on->stream);
-    }
-    device->capture->launch(device, c->graph);
-    c->replays++;
     if (n->result_count == 0 && run->key.outputs == 0) {
         return ls__device_status(device);
     }
     ls__device_read(device, c->heard, n->memory + slots_bytes(n->number_room),
                     slots_bytes(heard_count(c)));
+    LS_TRY(status_of_ranks(c));
     LS_TRY(ls__device_status(device));
     const char *outputs = c->heard + slots_bytes(n->result_room + 1);
     for (int i = 0; i < run->key.outputs; i++) {
@@ -220,16 +245,43 @@ static ls_status start(ls_captured *c, const captured_run *run)
         memcpy(&value, outputs + slots_bytes(i), sizeof value);
         run->values[i] = (double)value;
     }
-    const ls_status status = ls__captured_take(n, c->heard);
+    return ls__captured_take(n, c->heard);
+}
+
+/* With its results and outputs, if there are any. The copy has read the values when it returns. */
+static ls_status start(ls_captured *c, const captured_run *run)
+{
+    ls__captured *n = &c->noted;
+    const ls__device *device = c->on->device;
+    ls_status status = LS_OK;
+    if (n->number_count > 0) {
+        c->on->k->copy(n->memory, n->values, slots_bytes(n->number_count), c->on->stream);
+    }
+    device->capture->launch(device, c->graph);
+    c->replays++;
+    if (n->ranks != NULL) {
+        status = n->ranks->replayed(n->ranks, n->step, c->recordings);
+    }
+    status = status < 0 ? status : hear(c, run);
     if (status < 0) {
         ls__captured_undo(n);
+        forget_failed(c);
     }
     return status;
 }
 
+/* What it cannot do the other ranks would wait for. */
 static ls_status replay(ls_captured *c, const captured_run *run)
 {
-    LS_TRY(ls__captured_renew(&c->noted));
+    const ls_status status = ls__captured_renew(&c->noted);
+    if (status < 0 && c->noted.ranks != NULL) {
+        char text[LS__MESSAGE_MAX];
+        memcpy(text, ls__self.message, sizeof text);
+        c->noted.ranks->abort(c->noted.ranks, status, text);
+        forget_failed(c);
+        return ls__fail_again(status, text);
+    }
+    LS_TRY(status);
     copy_inputs(c, run);
     return start(c, run);
 }
@@ -290,7 +342,9 @@ static ls_status record_step(ls_captured *c, const captured_run *run)
         inputs[i] = input_of(c, run, i);
         LS_TRY(ls_tensor_status(inputs[i]));
     }
+    const uint64_t exchanges = ls__self.exchanges;
     LS_TRY(call_step(c, inputs, outputs));
+    refuse_exchanges(c, exchanges);
     for (int i = 0; i < run->key.outputs; i++) {
         const ls__record *out = output_of(run->tensors, outputs[i], i);
         if (out == NULL) {
@@ -332,30 +386,71 @@ static void give_up(ls_captured *c)
     forget_recorded(c);
 }
 
-/* Without memory for a capture this run is made without one, too. */
-static ls_status record_and_start(ls_captured *c, const captured_run *run)
+/* Memory, the inputs in it, and the beginning of the capture; false: there will be none. */
+static bool prepare_record(ls_captured *c, const captured_run *run)
 {
     const ls__device *device = c->on->device;
     char why[LS__DEVICE_ERROR_MAX] = "";
-    if (make_storages(c, run) < 0) {
-        give_up(c);
-        return run_plainly(c, run);
-    }
-    copy_inputs(c, run);
-    if (!device->capture->begin(device, why)) {
+    if (make_storages(c, run) == LS_OK) {
+        copy_inputs(c, run);
+        if (device->capture->begin(device, why)) {
+            return true;
+        }
         (void)snprintf(c->noted.why, sizeof c->noted.why, "%.250s", why);
-        give_up(c);
-        return run_plainly(c, run);
     }
+    give_up(c);
+    return false;
+}
+
+/* What was prepared is not wanted. */
+static void cancel_record(ls_captured *c)
+{
+    const ls__device *device = c->on->device;
+    char why[LS__DEVICE_ERROR_MAX] = "";
+    const int alike = c->alike;
+    c->graph = device->capture->end(device, why);
+    forget_recorded(c);
+    c->alike = alike;
+}
+
+/* Whether all ranks have recorded the same. `status` of this one, whose error is kept. */
+static ls_status compare_recorded(ls_captured *c, ls_status status)
+{
+    ls__captured_ranks *ranks = c->noted.ranks;
+    char text[LS__MESSAGE_MAX];
+    int failed = 0;
+    memcpy(text, ls__self.message, sizeof text);
+    const ls_status voted = ranks->recorded(ranks, status == LS_OK, &failed);
+    if (status < 0) {
+        return ls__fail_again(status, text);
+    }
+    LS_TRY(voted);
+    if (failed == 0) {
+        return LS_OK;
+    }
+    (void)snprintf(c->noted.why, sizeof c->noted.why,
+                   "rank %d could not record it; its ls_captured_why says the reason", failed - 1);
+    return ls__fail(LS_ERR_SYSTEM,
+                    "captured_run: rank %d could not record the step, which was not made on any; "
+                    "zero the gradients, and go on: runs to come are made without a capture",
+                    failed - 1);
+}
+
+static ls_status record_and_start(ls_captured *c, const captured_run *run)
+{
     ls__captured_enter(&c->noted, true);
-    const ls_status status = record_step(c, run);
+    ls_status status = record_step(c, run);
     ls__captured_leave();
     c->graph = end_record(c, status);
-    if (c->graph == NULL) {
-        const ls_status failed = ls__self.status;
+    status = c->graph == NULL ? ls__self.status : LS_OK;
+    status = c->noted.ranks != NULL ? compare_recorded(c, status) : status;
+    if (status < 0) {
+        char text[LS__MESSAGE_MAX];
+        memcpy(text, ls__self.message, sizeof text);
         give_up(c);
-        return failed;
+        return ls__fail_again(status, text);
     }
+    c->recordings++;
     return start(c, run);
 }
 
@@ -432,27 +527,91 @@ static void judge(ls_captured *c, const captured_run *run)
     c->noted.device = device;
 }
 
-static ls_status run_once(ls_captured *c, const captured_run *run)
+/* What this rank would do. */
+static ls__captured_act choose_act(ls_captured *c, const captured_run *run)
 {
     if (c->graph != NULL && run->key.moves != c->key.moves) {
         forget_recorded(c);
     }
     const bool same = memcmp(&run->key, &c->key, sizeof run->key) == 0;
     if (c->graph != NULL) {
-        return same ? replay(c, run) : run_plainly(c, run);
+        return same ? LS__CAPTURED_REPLAY : LS__CAPTURED_PLAIN;
     }
     if (c->noted.why[0] == '\0') {
         judge(c, run);
     }
-    if (c->noted.why[0] != '\0') {
-        return run_plainly(c, run);
-    }
-    if (!same || c->alike == 0) {
+    if (!same) {
         c->key = run->key;
-        c->alike = 1;
-        return run_plainly(c, run);
+        c->alike = 0;
     }
-    return c->alike == 1 ? run_watched(c, run) : record_and_start(c, run);
+    return c->noted.why[0] != '\0' || c->alike == 0 ? LS__CAPTURED_PLAIN
+           : c->alike == 1                          ? LS__CAPTURED_WATCH
+                                                    : LS__CAPTURED_RECORD;
+}
+
+/* Where a rank cannot record the step, none does, and they vote no more. Where one has lost what
+ * was recorded, all record it anew. */
+static void heed_vote(ls_captured *c, const ls__captured_vote *vote)
+{
+    if (vote->refuses == 0 && vote->recorded != UINT64_MAX) {
+        return;
+    }
+    forget_recorded(c);
+    if (vote->refuses == 0) {
+        return;
+    }
+    c->noted.ranks = NULL;
+    if (c->noted.why[0] == '\0') {
+        (void)snprintf(c->noted.why, sizeof c->noted.why,
+                       "rank %d does not capture it; its ls_captured_why says the reason",
+                       vote->refuses - 1);
+    }
+}
+
+/* What all ranks do in this run. */
+static ls_status agree_on_act(ls_captured *c, ls__captured_act *act, bool prepared)
+{
+    ls__captured_ranks *ranks = c->noted.ranks;
+    ls__captured_vote vote = {.act = *act,
+                              .refuses = c->noted.why[0] != '\0',
+                              .step = c->noted.step,
+                              .recorded = c->graph != NULL ? c->recordings : 0};
+    const ls_status status = ranks->vote(ranks, &vote);
+    *act = vote.act;
+    if (prepared && (status < 0 || vote.act != LS__CAPTURED_RECORD)) {
+        cancel_record(c);
+    }
+    if (status < 0) {
+        forget_failed(c);
+        return status;
+    }
+    LS_ASSERT(vote.act != LS__CAPTURED_RECORD || prepared);
+    heed_vote(c, &vote);
+    return LS_OK;
+}
+
+static ls_status run_once(ls_captured *c, const captured_run *run)
+{
+    ls__captured_act act = choose_act(c, run);
+    const bool prepared = act == LS__CAPTURED_RECORD && prepare_record(c, run);
+    if (act == LS__CAPTURED_RECORD && !prepared) {
+        act = LS__CAPTURED_PLAIN;
+    }
+    if (c->noted.ranks != NULL) {
+        LS_TRY(agree_on_act(c, &act, prepared));
+    }
+    switch (act) {
+    case LS__CAPTURED_REPLAY:
+        return replay(c, run);
+    case LS__CAPTURED_RECORD:
+        return record_and_start(c, run);
+    case LS__CAPTURED_WATCH:
+        return run_watched(c, run);
+    case LS__CAPTURED_PLAIN:
+        break;
+    }
+    c->alike = c->graph == NULL && c->alike == 0 ? 1 : c->alike;
+    return run_plainly(c, run);
 }
 
 ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
