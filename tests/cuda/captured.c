@@ -581,7 +581,7 @@ TEST(devices_inputs_and_wrappers_that_cannot_be_captured_say_so)
         check_why(run_inner, NULL, &leaf, 1, SAYS("input %d requires gradients"));
         state s = {.net = ls_ddp_new(make_mlp(), ls_world(), NULL)};
         s.optim = ls_sgd_new(s.net, NULL);
-        check_why(in_ddp, &s, in, 2, SAYS("gradients are averaged by ls_ddp_new"));
+        check_why(in_ddp, &s, in, 2, SAYS("gradients are averaged by ls_ddp_new on the host"));
         ls_optim_free(s.optim);
         ls_module_free(s.net);
     }

@@ -21,7 +21,9 @@
 #define BLOCKS_MAX 4096
 #define DEVICES_MAX 16
 #define DELAY_US 200
-#define NAMES "cuda_" /* in front of the names of kernels */
+#define STREAMS_MAX 8   /* in a capture */
+#define ENDINGS_MAX 256 /* of a graph */
+#define NAMES "cuda_"   /* in front of the names of kernels */
 
 enum {
     SUCCESS,
@@ -35,6 +37,9 @@ enum {
     ILLEGAL_ADDRESS = 700,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
+    CAPTURE_UNJOINED = 904,
+    CAPTURE_ISOLATION = 905,
+    CAPTURED_EVENT = 907,
     CAPTURE_WRONG_THREAD = 908
 };
 
@@ -48,9 +53,25 @@ typedef struct work {
     _Alignas(16) char args[];
 } work;
 
-typedef struct graph { /* what a capture has recorded */
-    int refs;          /* its handles, and launches that run. Sync: atomic */
+typedef struct branch { /* what a capture has recorded of one stream */
     work *first, **last;
+    uint64_t count;  /* of its work */
+    uint64_t joined; /* of that, how much the first stream has waited for */
+} branch;
+
+typedef struct ending { /* of a graph: told when it is freed */
+    void (*tell)(void *arg);
+    void *arg;
+} ending;
+
+typedef struct graph { /* of a capture: a stream has begun it, and others have joined */
+    int refs;          /* its handles, and launches that run. Sync: atomic */
+    uint64_t number;
+    branch branches[STREAMS_MAX];
+    struct stream *streams[STREAMS_MAX];
+    int count, endings;
+    ending ending[ENDINGS_MAX];
+    long delay_us;
 } graph;
 
 typedef struct stream {
@@ -62,8 +83,9 @@ typedef struct stream {
     uint64_t put, ended;
     bool held;
     graph *captures; /* into which work goes; NULL: it runs */
+    int place;       /* of its branch */
     pthread_t capturer;
-    bool invalid; /* the capture has failed */
+    bool invalid; /* the capture has failed; of the stream that has begun it */
     uint64_t random;
     long delay_us;
 } stream;
@@ -73,6 +95,9 @@ typedef struct event { /* a number for each record */
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     uint64_t recorded, reached;
+    uint64_t graph; /* number of the capture that has recorded it last; 0: none has */
+    int branch;
+    uint64_t after; /* so much work of the branch */
 } event;
 
 typedef struct block {
@@ -91,6 +116,7 @@ static block blocks[BLOCKS_MAX];
 static int block_count, fail_code, fail_graph_code;
 static uint64_t launched, replayed;
 static int graph_count;
+static uint64_t graph_number;
 static stream *streams; /* the newest */
 static event *events;
 static context contexts[DEVICES_MAX];
@@ -343,8 +369,10 @@ static void enqueue(void *to, void (*run)(void *args), const void *args, size_t 
     }
     pthread_mutex_lock(&s->lock);
     if (s->captures != NULL) {
-        *s->captures->last = w;
-        s->captures->last = &w->next;
+        branch *b = &s->captures->branches[s->place];
+        *b->last = w;
+        b->last = &w->next;
+        b->count++;
     } else {
         *s->last = w;
         s->last = &w->next;
@@ -413,7 +441,7 @@ FAKE_PUBLIC int cuStreamSynchronize(void *of)
 {
     stream *s = of;
     if (s != NULL && s->captures != NULL) {
-        s->invalid = true;
+        s->captures->streams[0]->invalid = true;
         return CAPTURE_UNSUPPORTED;
     }
     if (s != NULL) {
@@ -429,13 +457,34 @@ static void unref(graph *g)
     if (__atomic_sub_fetch(&g->refs, 1, __ATOMIC_ACQ_REL) > 0) {
         return;
     }
-    while (g->first != NULL) {
-        work *w = g->first;
-        g->first = w->next;
-        free(w);
+    for (int i = 0; i < g->count; i++) {
+        while (g->branches[i].first != NULL) {
+            work *w = g->branches[i].first;
+            g->branches[i].first = w->next;
+            free(w);
+        }
+    }
+    for (int i = 0; i < g->endings; i++) {
+        g->ending[i].tell(g->ending[i].arg);
     }
     free(g);
     __atomic_fetch_sub(&graph_count, 1, __ATOMIC_RELAXED);
+}
+
+/* The stream becomes part of the capture. */
+static bool join_capture(graph *g, stream *s)
+{
+    if (g->count == STREAMS_MAX) {
+        return false;
+    }
+    branch *b = &g->branches[g->count];
+    b->last = &b->first;
+    pthread_mutex_lock(&s->lock);
+    s->captures = g;
+    s->place = g->count;
+    pthread_mutex_unlock(&s->lock);
+    g->streams[g->count++] = s;
+    return true;
 }
 
 FAKE_PUBLIC int cuStreamBeginCapture_v2(void *of, int how)
@@ -449,35 +498,61 @@ FAKE_PUBLIC int cuStreamBeginCapture_v2(void *of, int how)
         return OUT_OF_MEMORY;
     }
     g->refs = 1;
-    g->last = &g->first;
+    g->number = __atomic_add_fetch(&graph_number, 1, __ATOMIC_RELAXED);
+    g->delay_us = s->delay_us;
     __atomic_fetch_add(&graph_count, 1, __ATOMIC_RELAXED);
-    pthread_mutex_lock(&s->lock);
-    s->captures = g;
     s->capturer = pthread_self();
     s->invalid = false;
-    pthread_mutex_unlock(&s->lock);
+    (void)join_capture(g, s);
     capturing = s;
     return SUCCESS;
+}
+
+/* Whether the first stream has waited for the end of all others. */
+static bool is_joined(const graph *g)
+{
+    bool joined = true;
+    for (int i = 1; i < g->count; i++) {
+        joined = joined && g->branches[i].joined == g->branches[i].count;
+    }
+    return joined;
 }
 
 FAKE_PUBLIC int cuStreamEndCapture(void *of, void **out)
 {
     stream *s = of;
     *out = NULL;
-    if (s->captures == NULL || !pthread_equal(s->capturer, pthread_self())) {
+    if (s->captures == NULL || s->place != 0 || !pthread_equal(s->capturer, pthread_self())) {
         return CAPTURE_WRONG_THREAD;
     }
     graph *g = s->captures;
-    pthread_mutex_lock(&s->lock);
-    s->captures = NULL;
-    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < g->count; i++) {
+        pthread_mutex_lock(&g->streams[i]->lock);
+        g->streams[i]->captures = NULL;
+        pthread_mutex_unlock(&g->streams[i]->lock);
+    }
     capturing = NULL;
-    if (s->invalid) {
+    if (s->invalid || !is_joined(g)) {
         unref(g);
-        return CAPTURE_INVALIDATED;
+        return s->invalid ? CAPTURE_INVALIDATED : CAPTURE_UNJOINED;
     }
     *out = g;
     return SUCCESS;
+}
+
+FAKE_PUBLIC int cuStreamIsCapturing(void *of, int *status)
+{
+    *status = of != NULL && ((stream *)of)->captures != NULL ? 1 : 0;
+    return SUCCESS;
+}
+
+void fake_cuda_on_graph_end(void *of, void (*tell)(void *arg), void *arg)
+{
+    graph *g = ((stream *)of)->captures;
+    if (g == NULL || g->endings == ENDINGS_MAX) {
+        abort();
+    }
+    g->ending[g->endings++] = (ending){tell, arg};
 }
 
 FAKE_PUBLIC int cuThreadExchangeStreamCaptureMode(int *other)
@@ -501,11 +576,81 @@ FAKE_PUBLIC int cuGraphInstantiateWithFlags(void **executable, void *of, unsigne
     return SUCCESS;
 }
 
+typedef struct graph_run { /* one start of a graph: each branch has a thread */
+    graph *of;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t done[STREAMS_MAX]; /* work of each branch */
+    uint64_t random;
+} graph_run;
+
+typedef struct branch_run {
+    graph_run *run;
+    int place;
+} branch_run;
+
+static _Thread_local graph_run *running; /* by this thread */
+
+/* Work of a capture that waits for so much of another branch. */
+typedef struct graph_wait {
+    int branch;
+    uint64_t count;
+} graph_wait;
+
+static void wait_in_graph(void *args)
+{
+    const graph_wait *w = args;
+    graph_run *r = running;
+    pthread_mutex_lock(&r->lock);
+    while (r->done[w->branch] < w->count) {
+        pthread_cond_wait(&r->changed, &r->lock);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void *run_branch(void *arg)
+{
+    const branch_run *b = arg;
+    graph_run *r = b->run;
+    uint64_t random = r->random + (uint64_t)b->place * 104729;
+    running = r;
+    for (work *w = r->of->branches[b->place].first; w != NULL; w = w->next) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        if (r->of->count > 1 && r->of->delay_us > 0 && random % 8 == 0) {
+            nanosleep(
+                &(struct timespec){.tv_nsec =
+                                       (long)((random >> 33) % (uint64_t)r->of->delay_us) * 1000},
+                NULL);
+        }
+        w->run(w->args);
+        pthread_mutex_lock(&r->lock);
+        r->done[b->place]++;
+        pthread_cond_broadcast(&r->changed);
+        pthread_mutex_unlock(&r->lock);
+    }
+    running = NULL;
+    return NULL;
+}
+
 static void run_graph(void *args)
 {
     graph *g = *(graph **)args;
-    for (work *w = g->first; w != NULL; w = w->next) {
-        w->run(w->args);
+    static uint64_t starts;
+    graph_run r = {.of = g, .random = __atomic_add_fetch(&starts, 1, __ATOMIC_RELAXED) * 7919 + 1};
+    branch_run runs[STREAMS_MAX];
+    pthread_t threads[STREAMS_MAX];
+    pthread_mutex_init(&r.lock, NULL);
+    pthread_cond_init(&r.changed, NULL);
+    for (int i = g->count - 1; i >= 0; i--) {
+        runs[i] = (branch_run){&r, i};
+        if (i == 0) {
+            (void)run_branch(&runs[0]);
+        } else if (pthread_create(&threads[i], NULL, run_branch, &runs[i]) != 0) {
+            abort();
+        }
+    }
+    for (int i = 1; i < g->count; i++) {
+        (void)pthread_join(threads[i], NULL);
     }
     unref(g);
 }
@@ -594,17 +739,68 @@ static mark mark_of(event *e, int more)
     return m;
 }
 
-FAKE_PUBLIC int cuEventRecord(void *of, void *s)
+/* Makes the capture of the thread, or that of the stream, fail. */
+static int spoil(const stream *s, int code)
 {
-    const mark m = mark_of(of, 1);
+    stream *first = s != NULL && s->captures != NULL ? s->captures->streams[0] : capturing;
+    if (first != NULL) {
+        first->invalid = true;
+    }
+    return code;
+}
+
+FAKE_PUBLIC int cuEventRecord(void *of, void *in)
+{
+    stream *s = in;
+    event *e = of;
+    if (s != NULL && s->captures != NULL) {
+        pthread_mutex_lock(&e->lock);
+        e->graph = s->captures->number;
+        e->branch = s->place;
+        e->after = s->captures->branches[s->place].count;
+        pthread_mutex_unlock(&e->lock);
+        return SUCCESS;
+    }
+    e->graph = 0;
+    const mark m = mark_of(e, 1);
     enqueue(s, reach, &m, sizeof m, NULL, 0);
     return SUCCESS;
 }
 
-FAKE_PUBLIC int cuStreamWaitEvent(void *s, void *of, unsigned flags)
+/* Of a capture under way, by its number; NULL: it has ended. */
+static graph *capture_of(uint64_t number)
 {
-    const mark m = mark_of(of, 0);
+    graph *g = capturing != NULL ? capturing->captures : NULL;
+    return g != NULL && g->number == number ? g : NULL;
+}
+
+/* An event of the capture: the stream joins it. One of before may not be waited for in it. */
+static int wait_captured(stream *s, const event *e)
+{
+    graph *g = capture_of(e->graph);
+    if (g == NULL || (s->captures != NULL && s->captures != g)) {
+        return spoil(s, e->graph == 0 ? CAPTURE_ISOLATION : CAPTURED_EVENT);
+    }
+    if (s->captures == NULL && !join_capture(g, s)) {
+        return spoil(s, CAPTURE_UNSUPPORTED);
+    }
+    const graph_wait w = {e->branch, e->after};
+    if (s->place == 0 && g->branches[e->branch].joined < e->after) {
+        g->branches[e->branch].joined = e->after;
+    }
+    enqueue(s, wait_in_graph, &w, sizeof w, NULL, 0);
+    return SUCCESS;
+}
+
+FAKE_PUBLIC int cuStreamWaitEvent(void *in, void *of, unsigned flags)
+{
+    stream *s = in;
+    event *e = of;
     (void)flags;
+    if (e->graph != 0 || (s != NULL && s->captures != NULL)) {
+        return wait_captured(s, e);
+    }
+    const mark m = mark_of(e, 0);
     enqueue(s, wait_for, &m, sizeof m, NULL, 0);
     return SUCCESS;
 }
@@ -614,6 +810,9 @@ FAKE_PUBLIC int cuEventQuery(void *of)
     event *e = of;
     if (forbidden(true)) {
         return CAPTURE_UNSUPPORTED;
+    }
+    if (e->graph != 0) {
+        return spoil(NULL, CAPTURED_EVENT);
     }
     pthread_mutex_lock(&e->lock);
     const bool ready = e->reached == e->recorded;
@@ -807,8 +1006,12 @@ FAKE_PUBLIC int cuGetErrorName(int error, const char **name)
 
 FAKE_PUBLIC int cuGetErrorString(int error, const char **text)
 {
-    *text = error == OUT_OF_MEMORY         ? "out of memory"
-            : error == ILLEGAL_ADDRESS     ? "an illegal memory access was encountered"
+    *text = error == OUT_OF_MEMORY       ? "out of memory"
+            : error == ILLEGAL_ADDRESS   ? "an illegal memory access was encountered"
+            : error == CAPTURE_UNJOINED  ? "capturing stream has unjoined work"
+            : error == CAPTURE_ISOLATION ? "dependency created on uncaptured work in another stream"
+            : error == CAPTURED_EVENT
+                ? "operation not permitted on an event last recorded in a capturing stream"
             : error == CAPTURE_UNSUPPORTED ? "operation not permitted when stream is capturing"
             : error == CAPTURE_INVALIDATED
                 ? "operation failed due to a previous error during capture"

@@ -17,9 +17,10 @@
  *     FAKE_CUDA_SEED        of the pauses
  *     FAKE_CUDNN_VERSION    of cuDNN; default 92800
  *
- * A stream whose work is captured (in the mode of the thread) notes it in a graph. The thread may
- * then not wait, and takes no memory but in the relaxed mode: the call fails with 900, and so does
- * the capture.
+ * A stream whose work is captured (in the mode of the thread) notes it in a graph, and so do
+ * streams that wait for its events; when the capture ends, it must have waited for them. The thread
+ * may then not wait, and takes no memory but in the relaxed mode: the call fails with 900, and so
+ * does the capture. A started graph runs the work of each stream on a thread, with random pauses.
  *
  * Events and streams are never freed: tests are short. */
 #ifndef TEST_FAKE_CUDA_H
@@ -46,6 +47,9 @@ FAKE_PUBLIC void fake_cuda_hold(void *stream, int holds);
 FAKE_PUBLIC void fake_cudnn_fail_next(int status);
 FAKE_PUBLIC int fake_cudnn_descriptors(void);  /* that exist */
 FAKE_PUBLIC int fake_cudnn_convolutions(void); /* that were started so far */
+
+/* Calls `tell` when the graph of the stream's capture is freed. */
+FAKE_PUBLIC void fake_cuda_on_graph_end(void *stream, void (*tell)(void *arg), void *arg);
 
 /* For the other fakes: where what runs on a stream reaches this memory; and a product, whose
  * arguments are copied and such addresses put in place. */

@@ -37,6 +37,7 @@ enum { LOOKS = 3 }; /* at ncclCommGetAsyncError until a call is done */
 
 typedef struct CUstream_st *stream;
 int cuLaunchHostFunc(stream s, void (*call)(void *), void *arg);
+int cuStreamIsCapturing(stream s, int *status);
 int cuMemAlloc_v2(uint64_t *out, size_t bytes);
 int cuMemFree_v2(uint64_t memory);
 
@@ -73,6 +74,7 @@ typedef struct ncclComm {
     _Atomic int failed;  /* an ncclResult_t */
     _Atomic bool aborted;
     _Atomic int running; /* kernels */
+    _Atomic int graphs;  /* kernels in graphs that exist: no communicator ends before them */
     made_op op[8];
     char name[128];         /* of the file */
     struct ncclComm *older; /* nothing is freed: kernels may be a little behind */
@@ -294,9 +296,8 @@ static void run_messages(batch *b)
     }
 }
 
-static void run_batch(void *arg)
+static void run_kernel(batch *b)
 {
-    batch *b = arg;
     const comm_t c = b->comm;
     bool sound = true;
     while (has_fault("hang", c->rank, b->calls[0].number) && !ends(c)) {
@@ -316,6 +317,29 @@ static void run_batch(void *arg)
     atomic_fetch_sub(&c->running, 1);
 }
 
+static void run_batch(void *arg)
+{
+    run_kernel(arg);
+}
+
+/* In a graph: each start counts as a call. */
+static void run_again(void *arg)
+{
+    const batch *b = arg;
+    batch *now = malloc(sizeof *now);
+    *now = *b;
+    atomic_fetch_add(&b->comm->running, 1);
+    now->calls[0].number = atomic_fetch_add(&b->comm->calls, 1) + 1;
+    run_kernel(now);
+}
+
+static void graph_ended(void *arg)
+{
+    batch *b = arg;
+    atomic_fetch_sub(&b->comm->graphs, 1);
+    free(b);
+}
+
 /* ---- calling ------------------------------------------------------------------------------- */
 
 static _Thread_local batch *open_batch;
@@ -327,9 +351,16 @@ static int launch(batch *b)
         return OK;
     }
     const comm_t c = b->comm;
+    int captures = 0;
     atomic_store(&c->looks, LOOKS);
-    atomic_fetch_add(&c->running, 1);
-    (void)cuLaunchHostFunc(b->in, run_batch, b);
+    (void)cuStreamIsCapturing(b->in, &captures);
+    if (captures != 0) {
+        atomic_fetch_add(&c->graphs, 1);
+        fake_cuda_on_graph_end(b->in, graph_ended, b);
+    } else {
+        atomic_fetch_add(&c->running, 1);
+    }
+    (void)cuLaunchHostFunc(b->in, captures != 0 ? run_again : run_batch, b);
     return IN_PROGRESS;
 }
 
@@ -588,7 +619,7 @@ static void leave(comm_t c)
 
 FAKE_PUBLIC int ncclCommDestroy(comm_t c)
 {
-    while (atomic_load(&c->running) > 0) {
+    while (atomic_load(&c->running) > 0 || atomic_load(&c->graphs) > 0) {
         usleep(NAP_US);
     }
     leave(c);
@@ -602,7 +633,8 @@ FAKE_PUBLIC int ncclCommAbort(comm_t c)
         never_return();
     }
     atomic_store(&c->aborted, true);
-    while (atomic_load(&c->running) > 0 || atomic_load(&c->joining) != 0) {
+    while (atomic_load(&c->running) > 0 || atomic_load(&c->joining) != 0 ||
+           atomic_load(&c->graphs) > 0) {
         usleep(NAP_US);
     }
     leave(c);
