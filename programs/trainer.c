@@ -37,12 +37,6 @@ void trainer_init(trainer_options *options)
     must(ls_init(
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
     refuse_world_of_gpus();
-    if (options->graph && ls_world_size() > 1) {
-        give_up(EXIT_USAGE,
-                "--graph on %d ranks: gradients are exchanged between ranks, which a captured step "
-                "does not do; start one rank, or leave --graph out",
-                ls_world_size());
-    }
     if (options->device != NULL) {
         must(ls_device_use(options->device));
     }
@@ -279,9 +273,9 @@ static const char *backend_of(const trainer_options *s)
     return s->backend == NULL && trainer_has_hook(s) && native ? "native" : s->backend;
 }
 
-/* Stages that are nowhere else have no rank to average with, nor has the one rank of a captured
- * step, and a replay of stages averages itself;
- * with --replicas the wrapper knows how many micro-batches the mean is over. */
+/* Stages that are nowhere else have no rank to average with, nor has a captured step's if it is
+ * alone, and a replay of stages averages itself; with --replicas the wrapper knows how many
+ * micro-batches the mean is over. */
 static void wrap(trainer *t)
 {
     const trainer_options *s = t->set;
@@ -291,7 +285,8 @@ static void wrap(trainer *t)
         LS_CHECK(ls_module_status(t->net));
         return;
     }
-    if (ls_module_param_count(t->net) == 0 || s->replays_stages || s->graph ||
+    if (ls_module_param_count(t->net) == 0 || s->replays_stages ||
+        (s->graph && ls_world_size() == 1) ||
         (t->ranks.pipeline != NULL && s->replicas == NULL && ls_group_size(t->ranks.copies) == 1)) {
         return;
     }

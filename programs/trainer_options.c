@@ -108,7 +108,7 @@ static void check_graph(const trainer_options *o)
                                                           : NULL;
     if (o->graph && other != NULL) {
         give_up(EXIT_USAGE,
-                "--graph with %s: a captured step is that of one rank and one batch; leave one of "
+                "--graph with %s: a captured step is that of one batch on each rank; leave one of "
                 "them out",
                 other);
     }
