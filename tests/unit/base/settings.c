@@ -211,7 +211,8 @@ TEST(onednn_is_used_or_not)
 {
     CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=0", "cpu"), ": ok");
     CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=1", "cpu"), ": ok");
-    CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=no", "cpu"), "LOCKSTEP_ONEDNN=no is neither 0 nor 1");
+    CHECK_CONTAINS(run_helper("LOCKSTEP_ONEDNN=no", "cpu"),
+                   "LOCKSTEP_ONEDNN=no is neither 0 nor 1");
 }
 
 TEST_MAIN
