@@ -201,8 +201,8 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
     if (out != NULL && out->numel > 0) {
         float *to = ls__record_floats(out);
         call->k->sum_dims(to, x.data, in->ndim, in->dim, keep, 0.0f, call->stream);
-        for (int64_t i = 0; mean && i < out->numel; i++) {
-            to[i] *= factor;
+        if (mean) {
+            call->k->axpby(to, to, out->numel, factor, 0.0f, call->stream);
         }
     }
     ls__tensor_node *node = ls__call_record(call, op, out, sizeof(dims_context));

@@ -39,25 +39,28 @@ static ls_status where_backward(ls__tensor_rule *r)
 {
     const where_context *c = r->node->context;
     const ls__strided nowhere = {{0}};
-    const float zero = 0.0f;
     ls__record out = {.ndim = (uint8_t)c->out.ndim};
     memcpy(out.dim, c->out.dim, sizeof out.dim);
     ls__strided dense = dense_strides(&out, c->out);
     ls__storage *masked = ls__storage_new(r->on, (size_t)r->node->numel * sizeof(float));
-    if (masked == NULL) {
+    ls__storage *zero = masked != NULL ? ls__storage_new(r->on, sizeof(float)) : NULL;
+    if (zero == NULL) {
+        ls__storage_unref(masked);
         return ls__self.status;
     }
+    r->k->zero(zero->data, sizeof(float), r->stream);
     for (int i = EDGE_A; i <= EDGE_B; i++) {
         if (r->in[i].data == NULL) {
             continue;
         }
         r->k->where(masked->data, r->saved[SAVED_CONDITION], c->condition,
-                    i == EDGE_A ? r->dy : &zero, i == EDGE_A ? dense : nowhere,
-                    i == EDGE_A ? &zero : r->dy, i == EDGE_A ? nowhere : dense, c->out.ndim,
+                    i == EDGE_A ? r->dy : zero->data, i == EDGE_A ? dense : nowhere,
+                    i == EDGE_A ? zero->data : r->dy, i == EDGE_A ? nowhere : dense, c->out.ndim,
                     c->out.dim, r->stream);
         r->k->sum_dims(r->in[i].data, masked->data, c->out.ndim, c->out.dim, c->keep[i],
                        r->in[i].beta, r->stream);
     }
+    ls__storage_unref(zero);
     ls__storage_unref(masked);
     return LS_OK;
 }

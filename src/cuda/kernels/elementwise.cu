@@ -167,30 +167,56 @@ KERNEL(unary_backward_bf16)
     unary_gradient(k);
 }
 
+static __device__ __inline__ float map_of(ls__map op, float p, float q, float x)
+{
+    const float above = x < p ? p : x; /* written so that NaN stays */
+    switch (op) {
+    case LS__MAP_POW:
+        return powf(x, p);
+    case LS__MAP_CLAMP:
+        return above > q ? q : above;
+    case LS__MAP_HUBER:
+        return fabsf(x) > p ? p * (fabsf(x) - 0.5f * p) : 0.5f * x * x;
+    case LS__MAP_LEAKY:
+        return x > 0.0f ? x : p * x;
+    case LS__MAP_COUNT:
+        break;
+    }
+    return 0.0f;
+}
+
+static __device__ __inline__ float map_derivative(ls__map op, float p, float q, float x)
+{
+    const float slope = x < -p ? -p : x; /* of Huber's loss */
+    switch (op) {
+    case LS__MAP_POW:
+        return p == 0.0f ? 0.0f : p * powf(x, p - 1.0f);
+    case LS__MAP_CLAMP:
+        return x >= p && x <= q ? 1.0f : 0.0f;
+    case LS__MAP_HUBER:
+        return slope > p ? p : slope;
+    case LS__MAP_LEAKY:
+        return x > 0.0f ? 1.0f : p;
+    case LS__MAP_COUNT:
+        break;
+    }
+    return 0.0f;
+}
+
 KERNEL(map)
 {
-    const float p = (float)k.arg[0], q = (float)k.arg[1];
     EACH(i, k.count)
     {
-        const float x = k.a[i], above = x < p ? p : x; /* written so that NaN stays */
-        k.out[i] = k.op == LS__MAP_POW     ? powf(x, p)
-                   : k.op == LS__MAP_CLAMP ? (above > q ? q : above)
-                   : fabsf(x) > p          ? p * (fabsf(x) - 0.5f * p)
-                                           : 0.5f * x * x;
+        k.out[i] = map_of(k.op, (float)k.arg[0], (float)k.arg[1], k.a[i]);
     }
 }
 
 KERNEL(map_backward)
 {
-    const float p = (float)k.arg[0], q = (float)k.arg[1];
     EACH(i, k.count)
     {
-        const float x = k.x[i], slope = x < -p ? -p : x;
-        const float d = k.op == LS__MAP_POW     ? (p == 0.0f ? 0.0f : p * powf(x, p - 1.0f))
-                        : k.op == LS__MAP_CLAMP ? (x >= p && x <= q ? 1.0f : 0.0f)
-                        : slope > p             ? p
-                                                : slope;
-        store(k.dx, i, k.dy[i] * d, k.beta);
+        store(k.dx, i, k.dy[i] * map_derivative(k.op, (float)k.arg[0], (float)k.arg[1], k.x[i]),
+              k.beta);
     }
 }
 
