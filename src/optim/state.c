@@ -98,6 +98,12 @@ static ls_status find_device(ls_optim *o)
     return LS_OK;
 }
 
+/* The optimizer may outlive the runtime, and with it the table that counts its allocations. */
+static const ls__env *env_of(const ls_optim *o)
+{
+    return o->on->device->host ? o->env : o->on->device->memory;
+}
+
 /* Zeros are the initial state of every class; a master copy of zeros becomes its parameter. */
 static ls_status allocate(ls_optim *o)
 {
@@ -105,8 +111,7 @@ static ls_status allocate(ls_optim *o)
     if (total == 0) {
         return LS_OK;
     }
-    /* The optimizer may outlive the runtime, and with it the table that counts its allocations. */
-    const ls__env *env = o->on->device->host ? o->env : o->on->device->memory;
+    const ls__env *env = env_of(o);
     uint8_t *at = env->allocate(env, total);
     if (at == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu bytes of state", o->cls->name, total);
@@ -199,6 +204,13 @@ ls_status ls__optim_allocate_state(ls_optim *o)
 {
     bool fewer = false;
     LS_TRY(find_device(o));
+    if (o->memory != NULL && o->memory_of != env_of(o)) {
+        return ls__fail(LS_ERR_STATE,
+                        "%s: its parameters were moved to device \"%s\" after its first step, and "
+                        "its state was not; move the module before, or save a checkpoint, make a "
+                        "new optimizer and load it",
+                        o->cls->name, o->on->device->name);
+    }
     LS_TRY(find_owned(o, &fewer));
     if (fewer) {
         LS_TRY(shrink(o));

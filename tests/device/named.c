@@ -104,6 +104,28 @@ TEST(only_free_modules_move)
     CHECK_OK(ls_finalize());
 }
 
+TEST(an_optimizer_that_has_stepped_does_not_follow_its_module)
+{
+    begin();
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    for (int i = 0; i < 2; i++) {
+        LS_SCOPE;
+        ls_tensor *x = ls_to(ls_ones(LS_SHAPE(1, 2), LS_FLOAT32), i == 0 ? "cpu" : "loop");
+        CHECK_OK(ls_module_to(net, i == 0 ? "cpu" : "loop"));
+        CHECK_OK(ls_backward(ls_sum(ls_forward(net, x))));
+        CHECK_STATUS(ls_optim_step(optim), i == 0 ? LS_OK : LS_ERR_STATE);
+        ls_optim_zero_grad(optim);
+    }
+    CHECK_SAYS(ls_error_message(),
+               "%s: its parameters were moved to device \"%s\" after its first step, and its state "
+               "was not; move the module before, or save a checkpoint, make a new optimizer and "
+               "load it");
+    ls_optim_free(optim);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(devices_that_cannot_be_used_say_why)
 {
     begin();
