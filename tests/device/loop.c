@@ -227,11 +227,12 @@ const ls__device *loop_new(uint64_t seed)
     const struct sigaction trap = {.sa_sigaction = trapped, .sa_flags = SA_SIGINFO};
     loop_real = ls__kernels_cpu();
     loop_kernels(&table);
-    stream = (struct ls_stream){.lock = PTHREAD_MUTEX_INITIALIZER,
-                                .changed = PTHREAD_COND_INITIALIZER,
-                                .last = &stream.first,
-                                .random = seed * 2 + 1,
-                                .late = seed == 0};
+    stream = (struct ls_stream){
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .changed = PTHREAD_COND_INITIALIZER,
+        .last = &stream.first,
+        .random = (seed + 1) * 0x9E3779B97F4A7C15u, /* small ones would have like beginnings */
+        .late = seed == 0};
     map_memory();
     const bool made = sigaction(SIGSEGV, &trap, NULL) == 0 &&
                       pthread_create(&stream.thread, NULL, run_stream, &stream) == 0;

@@ -4,6 +4,8 @@
 #ifndef TEST_DEVICE_MODELS_H
 #define TEST_DEVICE_MODELS_H
 
+#include <string.h>
+
 #include <lockstep/lockstep.h>
 #include <lockstep/models/cnn.h>
 #include <lockstep/models/gpt.h>
@@ -22,7 +24,9 @@ static inline ls_tensor *floats(int64_t rows, int64_t n, int seed)
     for (int64_t i = 0; i < rows * n; i++) {
         x[i] = (float)((i * 37 + seed * 11) % 101 - 50) / 25.0f;
     }
-    return ls_from_data(x, LS_SHAPE(rows, n), LS_FLOAT32);
+    ls_tensor *t = ls_from_data(x, LS_SHAPE(rows, n), LS_FLOAT32);
+    explicit_bzero(x, sizeof x); /* it has been read */
+    return t;
 }
 
 static inline ls_tensor *integers(int64_t rows, int64_t n, int64_t below, int seed, ls_dtype dtype)
@@ -34,8 +38,11 @@ static inline ls_tensor *integers(int64_t rows, int64_t n, int64_t below, int se
         x[i] = (i * 7 + seed * 3) % below;
         narrow[i] = (int32_t)x[i];
     }
-    return ls_from_data(dtype == LS_INT64 ? (void *)x : narrow,
-                        n == 1 ? LS_SHAPE(rows) : LS_SHAPE(rows, n), dtype);
+    ls_tensor *t = ls_from_data(dtype == LS_INT64 ? (void *)x : narrow,
+                                n == 1 ? LS_SHAPE(rows) : LS_SHAPE(rows, n), dtype);
+    explicit_bzero(x, sizeof x);
+    explicit_bzero(narrow, sizeof narrow);
+    return t;
 }
 
 /* ---- models --------------------------------------------------------------------------------- */

@@ -801,7 +801,9 @@ FAKE_PUBLIC int cuStreamWaitEvent(void *in, void *of, unsigned flags)
         return wait_captured(s, e);
     }
     const mark m = mark_of(e, 0);
-    enqueue(s, wait_for, &m, sizeof m, NULL, 0);
+    if (setting("FAKE_CUDA_WAITS", 1) != 0) {
+        enqueue(s, wait_for, &m, sizeof m, NULL, 0);
+    }
     return SUCCESS;
 }
 
@@ -878,6 +880,50 @@ FAKE_PUBLIC int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, 
 {
     const copy c = {.to = translated(to), .bytes = bytes, .value = value, .fills = true};
     return enqueue_copy(&c, NULL, s);
+}
+
+FAKE_PUBLIC int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *s)
+{
+    unsigned *words = malloc(count * sizeof value);
+    for (size_t i = 0; words != NULL && i < count; i++) {
+        words[i] = value;
+    }
+    const copy c = {.to = translated(to), .bytes = count * sizeof value};
+    const int code = words != NULL ? enqueue_copy(&c, words, s) : OUT_OF_MEMORY;
+    free(words);
+    return code;
+}
+
+/* These block, and streams of flag NON_BLOCKING are not waited for. */
+FAKE_PUBLIC int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes)
+{
+    return cuMemcpyAsync(to, (uintptr_t)from, bytes, NULL);
+}
+
+FAKE_PUBLIC int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes)
+{
+    return cuMemcpyAsync((uintptr_t)to, from, bytes, NULL);
+}
+
+typedef struct awaited_word {
+    const volatile unsigned *at;
+    unsigned value;
+} awaited_word;
+
+static void wait_for_word(void *args)
+{
+    const awaited_word *w = args;
+    while (*w->at < w->value) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* CU_STREAM_WAIT_VALUE_GEQ, of small numbers. */
+FAKE_PUBLIC int cuStreamWaitValue32_v2(void *s, uint64_t memory, uint32_t value, unsigned flags)
+{
+    const awaited_word w = {translated(memory), value};
+    enqueue(s, wait_for_word, &w, sizeof w, NULL, 0);
+    return flags == 0 ? SUCCESS : INVALID;
 }
 
 typedef struct host_call {

@@ -16,6 +16,7 @@
  *     FAKE_CUDA_DELAY_US    the longest pause of streams to come; default 200
  *     FAKE_CUDA_SEED        of the pauses
  *     FAKE_CUDNN_VERSION    of cuDNN; default 92800
+ *     FAKE_CUDA_WAITS=0     a stream waits for no event: a mistake for tests to find
  *
  * A stream whose work is captured (in the mode of the thread) notes it in a graph, and so do
  * streams that wait for its events; when the capture ends, it must have waited for them. The thread

@@ -91,7 +91,7 @@ static void read_ends(void *arg)
 }
 
 /* Two kernels around each operation; nobody waits for the device before the end. */
-DIST_TEST(an_operation_comes_after_its_stream_and_its_stream_after_it, 3)
+static void check_order(void)
 {
     enum { ROUNDS = 20, BUFFERS = 2 };
     static kernel kernels[ROUNDS];
@@ -116,6 +116,16 @@ DIST_TEST(an_operation_comes_after_its_stream_and_its_stream_after_it, 3)
         CHECK(kernels[i].seen[1] == (float)(300 * i + 3 + 3 * (COUNT - 1)));
     }
     CHECK_OK(ls_group_free(nccl));
+}
+
+DIST_TEST(an_operation_comes_after_its_stream_and_its_stream_after_it, 3)
+{
+    check_order();
+}
+
+DIST_TEST(helper_order, 3)
+{
+    check_order();
 }
 
 static void set_flag(void *arg)
@@ -421,6 +431,19 @@ static test_output run_helper(const char *variables, const char *helper)
     snprintf(command, sizeof command, "%s %s %s", variables,
              test_build_path("tests/dist/comm/comm_test_nccl"), helper);
     return test_run(command, 60);
+}
+
+TEST(waits_between_streams_that_are_missing_are_found_within_20_runs)
+{
+    int status = 0;
+    for (int seed = 1; seed <= 20 && status == 0; seed++) {
+        char variables[64];
+        snprintf(variables, sizeof variables, "FAKE_CUDA_WAITS=0 FAKE_CUDA_SEED=%d", seed);
+        test_output run = run_helper(variables, "helper_order");
+        status = run.status;
+        free(run.text);
+    }
+    CHECK(status != 0);
 }
 
 static void check_stuck(const char *fault, const char *call)
