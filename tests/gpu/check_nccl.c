@@ -7,7 +7,7 @@
  *     check_nccl hang       a stream that never comes to its operation: ended, not hung
  *     check_nccl speed      all_reduce by size, one line of JSON each
  *
- * Each prints "ok" from rank 0, or says what is wrong and ends with 1. */
+ * A second argument is the most bytes. Each prints "ok" from rank 0, or says what is wrong and ends with 1. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,9 +215,9 @@ static void values(void)
 /* ---- streams ------------------------------------------------------------------------------- */
 
 /* Bits of float32 numbers that the device writes, sums and copies without the host. */
-static void streams(void)
+static void streams(size_t bytes)
 {
-    const size_t count = (size_t)1 << 22;
+    const size_t count = bytes / sizeof(float);
     const pointer x = device_memory(count * 4), kept = device_memory(ROUNDS * 4);
     float first[ROUNDS];
     ls_stream *stream = NULL;
@@ -267,10 +267,11 @@ static void hang(void)
 
 /* ---- speed --------------------------------------------------------------------------------- */
 
-static void speed(void)
+/* Sizes and repetitions of nccl-tests, as scripts/gpu-check runs those. */
+static void speed(size_t largest)
 {
     const int n = ls_world_size();
-    for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 8) {
+    for (size_t bytes = 1 << 10; bytes <= largest; bytes *= 8) {
         void *x = NULL;
         if (ls_group_alloc(group, bytes, &x) != LS_OK) {
             fail("ls_group_alloc");
@@ -294,7 +295,8 @@ static void speed(void)
 
 int main(int argc, char **argv)
 {
-    const char *what = argc == 2 ? argv[1] : "";
+    const char *what = argc >= 2 ? argv[1] : "";
+    const size_t size = argc == 3 ? strtoull(argv[2], NULL, 10) : (size_t)256 << 20;
     if (ls_init(NULL) != LS_OK) {
         fail("ls_init");
     }
@@ -306,11 +308,11 @@ int main(int argc, char **argv)
     if (strcmp(what, "values") == 0) {
         values();
     } else if (strcmp(what, "streams") == 0) {
-        streams();
+        streams(size < ((size_t)16 << 20) ? size : (size_t)16 << 20);
     } else if (strcmp(what, "hang") == 0) {
         hang();
     } else if (strcmp(what, "speed") == 0) {
-        speed();
+        speed(size);
     } else {
         fprintf(stderr, "use: check_nccl values|streams|hang|speed\n");
         return 2;
