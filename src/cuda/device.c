@@ -45,9 +45,17 @@ static bool find_device(int number, int *device, char *error)
                  version % 1000 / 10, DRIVER_MIN / 1000);
         return false;
     }
-    if (number >= count) {
+    if (count == 0) {
         snprintf(error, LS__DEVICE_ERROR_MAX,
-                 "there are %d GPUs here, from cuda:0 on; start no more ranks on this host", count);
+                 "the driver shows no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+        return false;
+    }
+    if (number >= count) {
+        snprintf(
+            error, LS__DEVICE_ERROR_MAX,
+            "the driver shows %d of them, from cuda:0 on; give one of those, and start no more "
+            "ranks on a host",
+            count);
         return false;
     }
     return !failed(ls__cu_driver.cuDeviceGet(device, number), "cuDeviceGet", error);

@@ -22,7 +22,8 @@ bool ls__cuda_library(const char *const *names, const char *const *symbols, void
     for (int i = 0; symbols[i] != NULL; i++) {
         table[i] = dlsym(library, symbols[i]);
         if (table[i] == NULL) {
-            snprintf(error, bytes, "%s has no %s; install a newer one", names[0], symbols[i]);
+            snprintf(error, bytes, "%s has no %s, so it is too old or only a part", names[0],
+                     symbols[i]);
             return false;
         }
     }
@@ -40,7 +41,8 @@ bool ls__cu_load(char *error, size_t bytes)
     void *table[sizeof symbols / sizeof *symbols - 1];
     char why[400];
     if (!ls__cuda_library(names, symbols, table, why, sizeof why)) {
-        snprintf(error, bytes, "the driver of NVIDIA's GPUs: %.350s", why);
+        snprintf(error, bytes, "NVIDIA's driver: %.350s; install a driver for CUDA 12.0 or newer",
+                 why);
         return false;
     }
     _Static_assert(sizeof table == sizeof ls__cu_driver, "a pointer for each function");

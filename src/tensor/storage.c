@@ -265,6 +265,22 @@ static ls__storage *borrow(ls__pool *pool, void *data)
     return storage;
 }
 
+static ls__storage *no_memory(const ls__pool *pool, size_t bytes)
+{
+    if (pool->device->host) {
+        (void)ls__fail(LS_ERR_MEMORY,
+                       "a new tensor of %zu bytes: out of memory; free tensors, end "
+                       "scopes earlier or make batches smaller",
+                       bytes);
+    } else {
+        (void)ls__fail(LS_ERR_MEMORY,
+                       "a new tensor of %zu bytes: memory of device \"%s\" is out; free tensors, "
+                       "end scopes earlier or make batches smaller",
+                       bytes, pool->device->name);
+    }
+    return NULL;
+}
+
 /* The lock is held once for header and block, and the message is written without it. */
 ls__storage *ls__storage_new(ls__pool *pool, size_t bytes)
 {
@@ -277,11 +293,7 @@ ls__storage *ls__storage_new(ls__pool *pool, size_t bytes)
         pthread_mutex_unlock(&pool->tensors->lock);
     }
     if (storage == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY,
-                       "a new tensor of %zu bytes: out of memory; free tensors, end "
-                       "scopes earlier or make batches smaller",
-                       bytes);
-        return NULL;
+        return no_memory(pool, bytes);
     }
     header_init(pool, storage, bytes);
     return storage;

@@ -102,6 +102,9 @@ TEST(statistics_count_the_memory_of_the_device)
         CHECK(after.reserved - before.reserved >= 4 << 20);
         fake_cuda_limit(fake_cuda_used());
         CHECK(ls_tensor_status(ls_zeros(LS_SHAPE(8 << 20), LS_FLOAT32)) == LS_ERR_MEMORY);
+        CHECK_SAYS(ls_error_message(),
+                   "a new tensor of %zu bytes: memory of device \"%s\" is out; free tensors, end "
+                   "scopes earlier or make batches smaller");
     }
     CHECK_OK(ls_finalize());
 }
@@ -119,7 +122,11 @@ TEST(a_gpu_that_cannot_be_used_says_why)
 {
     refused("FAKE_CUDA_DEVICES", "1", "cuda:1");
     CHECK_SAYS(ls_error_message(),
-               "there are %d GPUs here, from cuda:0 on; start no more ranks on this host");
+               "the driver shows %d of them, from cuda:0 on; give one of those, and start no more "
+               "ranks on a host");
+    refused("FAKE_CUDA_DEVICES", "0", "cuda:0");
+    CHECK_SAYS(ls_error_message(),
+               "the driver shows no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES");
     refused("FAKE_CUDA_VERSION", "11080", "cuda:0");
     CHECK_SAYS(ls_error_message(),
                "the driver is for CUDA %d.%d; install one for CUDA %d.0 or newer");

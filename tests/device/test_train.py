@@ -155,6 +155,31 @@ def without_nccl_gradients_pass_through_the_host_unless_it_is_asked_for():
 
 
 @test
+def what_is_missing_of_cuda_is_named():
+    """A driver and a cuBLASLt that are absent, or only a part: another library by that name."""
+    needs_kernels()
+    folder, fakes = FOLDER / "half", BUILD / "tests/fake_cuda"
+    folder.mkdir()
+
+    def said_with(**libraries):
+        for old in folder.iterdir():
+            old.unlink()
+        for name, file in libraries.items():
+            (folder / {"driver": "libcuda.so.1", "blas": "libcublasLt.so.13", "kernels": "kernels.fatbin"}[name]).symlink_to(fakes / file)
+        said, _ = job(LD_LIBRARY_PATH=str(folder)).communicate(timeout=60)
+        return said
+
+    said = said_with()
+    says(said, "NVIDIA's driver: %.350s; install a driver for CUDA 12.0 or newer")
+    says(said, "%s is not there (%.200s)")
+    says(said_with(driver=BUILD / "tests/plugins/ls_backend_empty.so"), "%s has no %s, so it is too old or only a part")
+    driver = {"driver": "libcuda.so.1", "kernels": "kernels.fatbin"}
+    for said in (said_with(**driver), said_with(**driver, blas="libcuda.so.1")):
+        says(said, "cuBLASLt, which computes products: %s; install it (it comes with CUDA and with PyTorch), or name its folder in "
+                   "LD_LIBRARY_PATH")
+
+
+@test
 def captured_steps_have_the_losses_and_the_checkpoints_of_others():
     saved, six = FOLDER / "captured", ("--lr-schedule-steps", 8)
     plain, shown = cuda_losses(1, *six, "--steps", 8, "--save", FOLDER / "plain")
