@@ -24,7 +24,7 @@ from . import _end
 from ._errors import (AbortedError, Error, InvalidError, MismatchError, PeerError, StillRunning,
                       TimeoutError, failures, make_error, note_failure, raise_last,
                       still_running)
-from ._library import Counters, InitOptions, Options, library
+from ._library import Counters, GroupOptions, InitOptions, Options, library
 
 __all__ = []
 
@@ -228,6 +228,8 @@ def version() -> str:
 
 # ---- options ------------------------------------------------------------------------------------
 
+_LEGACY = 1  # cudaStreamLegacy: NULL would mean that the host has filled the buffers
+
 
 def milliseconds(seconds: Optional[float]) -> int:
     """0 is the library's default; a time too short to count is one millisecond."""
@@ -238,14 +240,14 @@ def milliseconds(seconds: Optional[float]) -> int:
     return max(1, int(seconds * 1000))
 
 
-def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0, factor=1.0):
+def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0, factor=1.0, stream=None):
     """A pointer to options for a call, or None for the defaults."""
-    if (tag, timeout_ms, algorithm, divisor, factor) == (None, 0, None, 0.0, 1.0):
+    if (tag, timeout_ms, algorithm, divisor, factor, stream) == (None, 0, None, 0.0, 1.0, None):
         return None
     return ctypes.pointer(Options(
         size=ctypes.sizeof(Options), tag=tag.encode() if tag is not None else None,
         timeout_ms=timeout_ms, algorithm=algorithm.encode() if algorithm is not None else None,
-        divisor=divisor, factor=factor))
+        divisor=divisor, factor=factor, stream=_LEGACY if stream == 0 else stream))
 
 
 # ---- works --------------------------------------------------------------------------------------
@@ -323,6 +325,13 @@ class Work:
             wait(lib.ls_work_wait, self._handle)
         elif wait(lib.ls_work_wait_for, self._handle, int(timeout * 1000)) == IN_PROGRESS:
             raise still_running(timeout)
+
+    def follow(self, stream: int) -> None:
+        """Has a stream of the device wait for the end: for the host the work is over then."""
+        with self._lock:
+            if self._handle is not None:
+                handle, self._handle = self._handle, None
+                wait(library().ls_work_wait_stream, handle, _LEGACY if stream == 0 else stream)
 
     def keep_source(self) -> None:
         """Has `source` hold the rank that a receive from any rank came from, once it has ended."""
@@ -441,6 +450,14 @@ class Group:
         wait(library().ls_group_new, self.handle, numbers, len(ranks) if ranks is not None else 0,
              name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value) if out.value is not None else None
+
+    def over(self, backend: str, name: str) -> Group:
+        """A group of all ranks whose data another backend moves; every rank calls it."""
+        out = ctypes.c_void_p()
+        options = GroupOptions(size=ctypes.sizeof(GroupOptions), name=name.encode(),
+                               backend=backend.encode())
+        wait(library().ls_group_create, self.handle, ctypes.byref(options), ctypes.byref(out))
+        return Group(out.value)
 
     def set_channels(self, channels: int) -> None:
         """How many parts of one operation between hosts are under way at the same time, 1 to 4;

@@ -32,6 +32,14 @@ class Options(ctypes.Structure):
                 ("factor", ctypes.c_double)]
 
 
+class GroupOptions(ctypes.Structure):
+    """ls_group_options"""
+
+    _fields_ = [("size", ctypes.c_size_t), ("ranks", ctypes.POINTER(ctypes.c_int)),
+                ("count", ctypes.c_int), ("name", ctypes.c_char_p), ("backend", ctypes.c_char_p),
+                ("canonical_sums", ctypes.c_bool)]
+
+
 class InitOptions(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("seed", ctypes.c_uint64),
                 ("timeout_ms", ctypes.c_int64), ("threads", ctypes.c_int),
@@ -74,6 +82,7 @@ _FUNCTIONS = {
     "ls_group_size": (_I, (_P,)),
     "ls_group_name": (_S, (_P,)),
     "ls_group_new": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
+    "ls_group_create": (_I, (_P, ctypes.POINTER(GroupOptions), ctypes.POINTER(_P))),
     "ls_group_new_among": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
     "ls_group_split": (_I, (_P, _I, _I, _S, ctypes.POINTER(_P))),
     "ls_group_round_robin": (_I, (ctypes.POINTER(_P), _I, _S, ctypes.POINTER(_P))),
@@ -119,6 +128,7 @@ _FUNCTIONS = {
     "ls_bytes_free": (None, (_P,)),
     "ls_work_wait": (_I, (_P,)),
     "ls_work_test": (_I, (_P,)),
+    "ls_work_wait_stream": (_I, (_P, _P)),
     "ls_work_wait_for": (_I, (_P, _N)),
     "ls_work_source": (_I, (_P,)),
     "ls_work_count": (_N, (_P,)),

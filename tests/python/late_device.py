@@ -8,8 +8,14 @@ streams, or between a stream and the host, sees old elements, which are poisoned
 
 As CUDA has them: current_stream is the calling thread's, a copy is ordered in the current stream,
 and one with non_blocking=True returns at once.
+
+With LATE_CUDA, the path of the driver of tests/fake_cuda, streams are that driver's, which can be
+given to its NCCL, and a tensor's address is its twin's.
 """
 
+import ctypes
+import itertools
+import os
 import queue
 import random
 import sys
@@ -27,6 +33,24 @@ aten = torch.ops.aten
 
 
 # ---- streams and events -------------------------------------------------------------------------
+
+DRIVER = ctypes.CDLL(os.environ["LATE_CUDA"]) if "LATE_CUDA" in os.environ else None
+_calls, _numbers = {}, itertools.count(1)  # what streams of the driver are to do
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _run_call(number):
+    stream, function = _calls.pop(number)
+    stream.run(function)
+
+
+def _driver_stream():
+    context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+    codes = (DRIVER.cuInit(0),
+             DRIVER.cuDevicePrimaryCtxRetain(ctypes.byref(context), int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", 0)))),
+             DRIVER.cuCtxSetCurrent(context), DRIVER.cuStreamCreate(ctypes.byref(stream), 1))
+    assert codes == (0, 0, 0, 0), codes
+    return stream.value
 
 
 class Event:
@@ -51,24 +75,34 @@ class Event:
 class Stream:
     def __init__(self, device=None, **_):
         self._queue, self._thread, self._error = queue.Queue(), None, None
+        if DRIVER is not None:
+            self.cuda_stream = _driver_stream()
         self._delays = random.Random(id(self))
 
     def do(self, function):
+        if DRIVER is not None:
+            number = next(_numbers)
+            _calls[number] = (self, function)
+            DRIVER.cuLaunchHostFunc(ctypes.c_void_p(self.cuda_stream), _run_call, ctypes.c_void_p(number))
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
         self._queue.put(function)
 
-    def _run(self):
+    def run(self, function):
         with torch.inference_mode():
-            while True:
-                function = self._queue.get()
-                time.sleep(self._delays.uniform(0, DELAY_MAX))
-                try:
-                    function()
-                except BaseException as error:
-                    self._error = self._error or error
-                del function
+            try:
+                function()
+            except BaseException as error:
+                self._error = self._error or error
+
+    def _run(self):
+        while True:
+            function = self._queue.get()
+            time.sleep(self._delays.uniform(0, DELAY_MAX))
+            self.run(function)
+            del function
 
     def wait_event(self, event):
         reached = event._reached
@@ -120,6 +154,10 @@ class stream:
 # ---- tensors ------------------------------------------------------------------------------------
 
 
+_memory = []  # which streams of the driver may use when a tensor is dropped: CUDA's allocator gives it to
+              # others in the order of the stream, here they get none of it
+
+
 class LateTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, twin):
@@ -127,10 +165,15 @@ class LateTensor(torch.Tensor):
             cls, twin.size(), strides=twin.stride(), storage_offset=twin.storage_offset(),
             dtype=twin.dtype, device=torch.device(NAME, 0))
         made.twin = twin
+        if DRIVER is not None:
+            _memory.append(twin)
         return made
 
     def __repr__(self):
         return f"late({self.cpu()!r})"
+
+    def data_ptr(self):
+        return self.twin.data_ptr() if DRIVER is not None else super().data_ptr()
 
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), named=None):
@@ -223,6 +266,8 @@ class Future(torch.futures.Future):
         return child
 
     def set_result(self, result):
+        if DRIVER is not None:  # in place of an event of this stream, for which waiting streams wait
+            current_stream().synchronize()
         with self._lock:
             super().set_result(result)
         for callback, child in self._chained:

@@ -10,10 +10,13 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 import cases
 from jobs import (LONG, SOURCE, Job, by_environment, by_fork, by_lockstep, by_torchrun, environment, pythons_with,
                   skipped, tests_of)
-from tap import Skip, run, test
+from tap import BUILD, Skip, run, test
 
 PYTHONS = pythons_with("torch", "numpy")
 QUIET = {"PYTHONWARNINGS": "ignore"}
+FAKES = BUILD / "tests/fake_cuda"
+OVER_NCCL = {"LATE_CUDA": str(FAKES / "libcuda.so.1"), "LOCKSTEP_CUDA": str(FAKES / "libcuda.so.1"),
+             "LOCKSTEP_NCCL": str(FAKES / "libnccl.so.2"), "FAKE_CUDA_ALL": "1", "FAKE_CUDA_DELAY_US": "2000"}
 
 
 def major(version):
@@ -44,6 +47,8 @@ def tests_with(python, version):
         tests_of(Job(script, python, 2, start, **QUIET), f" ({label}, 2 ranks)")
     if has_devices_in_python(version):
         tests_of(Job("torch_staged.py", python, 2, start, **QUIET), f" ({label}, 2 ranks)")
+        if (FAKES / "libnccl.so.2").exists():
+            tests_of(Job("torch_staged.py", python, 2, start, **OVER_NCCL, **QUIET), f" ({label}, 2 ranks over nccl)")
         if LONG:
             tests_of(Job("torch_contract.py", python, 2, start, TEST_DEVICE="late", **QUIET),
                      f" ({label}, 2 ranks, another device)")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank checks of tensors of another device: the order of copies, operations and streams.
+"""What every rank checks of tensors of another device: the order of copies, operations and streams;
+with LATE_CUDA (late_device.py) of operations of NCCL.
 
 The device is late_device.py: what is started in a stream happens later, so an operation that does
 not wait for a copy, or a copy that nobody waits for, leaves other elements than those expected."""
@@ -196,6 +197,40 @@ def objects_go_by_the_host():
     objects = [None] * size()
     dist.all_gather_object(objects, {"rank": rank()})
     assert [o["rank"] for o in objects] == list(range(size()))
+
+
+@case
+def nccl_moves_them_where_it_can():
+    """Types and operators that it lacks go by the host, and so do messages."""
+    dist.all_reduce(mine())
+    assert bool(dist.group.WORLD.direct) == (late_device.DRIVER is not None)
+    short = torch.full((5,), rank() + 1, dtype=torch.int16)
+    dist.all_reduce(short)
+    assert is_all(short, total())
+    bits = torch.full((5,), 1 << rank())
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    assert is_all(bits, (1 << size()) - 1)
+
+
+@case
+def every_way_of_nccl_moves_rows():
+    for _ in range(TIMES):
+        rows, whole = [torch.empty(7) for _ in range(size())], torch.empty(size(), 7)
+        dist.all_gather(rows, mine())
+        dist.all_gather_into_tensor(whole, mine())
+        assert all(is_all(row, r + 1.0) for r, row in enumerate(rows)) and torch.equal(
+            whole.cpu(), torch.stack(rows).cpu())
+        part = torch.empty(7)
+        dist.reduce_scatter_tensor(part, whole.add_(rank()))
+        assert is_all(part, size() * (rank() + 1.0) + total() - size())
+        turned = torch.empty(size(), 7)
+        dist.all_to_all_single(turned, torch.stack([mine() * 10 + r for r in range(size())]))
+        assert all(is_all(row, 10.0 * (r + 1) + rank()) for r, row in enumerate(turned))
+        dist.broadcast(part, size() - 1)
+        dist.reduce(turned.t(), 0)
+        whole = torch.zeros(7, 4)
+        dist.all_reduce(whole.add_(rank() + 1)[:, 1:3])
+        assert is_all(whole[:, 1:3], total()) and is_all(whole[:, 0], rank() + 1.0)
 
 
 # ---- training -----------------------------------------------------------------------------------

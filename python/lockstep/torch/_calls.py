@@ -8,6 +8,7 @@ import functools
 import torch
 import torch.distributed as dist
 
+from ._direct import Refused, direct_for
 from ._staging import can_copy, staged
 
 _Record = getattr(torch._C._profiler, "_RecordFunctionFast", None) if hasattr(
@@ -74,6 +75,15 @@ def operation(name, inputs=0, copied=True, output=True):
     def decorate(function):
         by_host = staged(function, inputs, copied, output)
 
+        def by_device(group, *arguments, **named):
+            direct = direct_for(group, name, arguments[0])
+            try:
+                if direct is not None:
+                    return direct.call(function, arguments, named)
+            except Refused:
+                pass
+            return by_host(group, *arguments, **named)
+
         @functools.wraps(function)
         def method(group, *arguments, **named):
             first, start = next(tensors_in(arguments[:2]), None), function
@@ -81,7 +91,7 @@ def operation(name, inputs=0, copied=True, output=True):
                 other = group.for_device(first.device.type)
                 if other is not None:
                     return getattr(other, function.__name__)(*arguments, **named)
-                start = by_host if can_copy(first) else function
+                start = by_device if can_copy(first) else function
             if _profiling() and not group.recording:
                 return _recorded(group, name, inputs, start, arguments, named)
             return start(group, *arguments, **named)

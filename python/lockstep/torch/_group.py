@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import threading
 import types
 import weakref
 
@@ -42,19 +43,22 @@ class ProcessGroup(Operations, dist.ProcessGroup):
         self._others = {}  # {device: the group of another backend}
         self._kept = {}  # in order
         self._batch, self._made_options = None, {}
+        self.direct = False  # the way of tensors of a GPU, once one has come; None: by the host
+        self.direct_lock = threading.Lock()
         self._name, self._text = group.name, "undefined"
         self._number = next(_numbers)
         _living[self._number] = self
 
     # ---- starting operations ----
 
-    def _options(self, opts=None):
+    def _options(self, opts=None, stream=None):
         asked = seconds_of(getattr(opts, "timeout", None))
         # PyTorch fills in its own default, half an hour, where the caller gave nothing.
         seconds = self._timeout if asked in (None, _UNSET) else asked
         factor = factor_of(opts)
-        if factor != 1.0:
-            return _core.make_options(timeout_ms=_core.milliseconds(seconds), factor=factor)
+        if factor != 1.0 or stream is not None:
+            return _core.make_options(timeout_ms=_core.milliseconds(seconds), factor=factor,
+                                      stream=stream)
         if seconds not in self._made_options:
             self._made_options[seconds] = _core.make_options(timeout_ms=_core.milliseconds(seconds))
         return self._made_options[seconds]
@@ -95,6 +99,10 @@ class ProcessGroup(Operations, dist.ProcessGroup):
         self._completer.add(work, getattr(work, "letter", False), ended)
 
     # ---- several as one ----
+
+    @property
+    def batching(self):
+        return self._batch is not None
 
     def _start_coalescing(self, device=None):
         self._batch = []
@@ -215,10 +223,12 @@ class ProcessGroup(Operations, dist.ProcessGroup):
 
     def abort(self, why="torch.distributed aborted the process group"):
         """Called by one rank or by all; a group that has failed keeps its first cause."""
-        try:
-            self._ls.abort(why)
-        except _core.Error:
-            pass
+        for group in (self._ls, self.direct):
+            try:
+                if group:
+                    group.abort(why)
+            except _core.Error:
+                pass
 
     def shutdown(self):
         """Frees the group, when all ranks do; the default group's also leaves the world."""
@@ -230,6 +240,8 @@ class ProcessGroup(Operations, dist.ProcessGroup):
         self._kept.clear()
         if _core.is_initialized():
             try:
+                if self.direct:
+                    self.direct.free()
                 group.free()
             except _core.Error:
                 pass  # it failed before, which its operations have said, or ranks left without this

@@ -281,7 +281,8 @@ class Operations:
         for tensors in (outputs, inputs):
             count_is("all_to_all", tensors, self.size())
         flat = torch.cat([check_tensor("all_to_all", t).detach().reshape(-1) for t in inputs])
-        out = torch.empty(sum(t.numel() for t in outputs), dtype=outputs[0].dtype, device="cpu")
+        out = torch.empty(sum(t.numel() for t in outputs), dtype=outputs[0].dtype,
+                          device=outputs[0].device)
         counts = [[t.numel() for t in tensors] for tensors in (inputs, outputs)]
         part = self._exchange(flat, counts[0], out, counts[1], opts)
 

@@ -26,7 +26,7 @@ def can_copy(tensor):
 
 
 @functools.lru_cache(None)
-def _streams_of(kind):
+def streams_of(kind):
     """torch.cuda, or the same module of another device; None: the device has no streams."""
     module = getattr(torch, kind, None)
     names = ("current_stream", "stream", "Stream", "Event")
@@ -36,7 +36,7 @@ def _streams_of(kind):
 @functools.lru_cache(None)
 def _copy_stream(device):
     """For copies back: with the caller's they would wait for the kernels that are queued there."""
-    return _streams_of(device.type).Stream(device)
+    return streams_of(device.type).Stream(device)
 
 
 @functools.lru_cache(None)
@@ -97,12 +97,12 @@ class Stage:
     @staticmethod
     def _copies_later(device):
         """Whether a copy may end after the call that starts it."""
-        return _streams_of(device.type) is not None and _has_pinned_memory()
+        return streams_of(device.type) is not None and _has_pinned_memory()
 
     def begin(self, copied):
         """Called after the last of twins(): waits for its copies."""
         for device in self._ready:
-            streams = _streams_of(device.type)
+            streams = streams_of(device.type)
             if streams is not None:
                 event = self._ready[device] = streams.Event()
                 event.record(streams.current_stream(device))
@@ -122,7 +122,7 @@ class Stage:
                 self._ends[device] = self._start_back(device, ready, outputs)
 
     def _start_back(self, device, ready, outputs):
-        streams, stream = _streams_of(device.type), _copy_stream(device)
+        streams, stream = streams_of(device.type), _copy_stream(device)
         with streams.stream(stream):
             stream.wait_event(ready)
             for tensor, twin in outputs:
@@ -134,7 +134,7 @@ class Stage:
     def join(self):
         """Has the current stream wait for the copies back."""
         for device, end in self._ends.items():
-            _streams_of(device.type).current_stream(device).wait_event(end)
+            streams_of(device.type).current_stream(device).wait_event(end)
 
     def synchronize(self):
         """Waits for the copies back."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors as the library takes them: addresses, counts, dtypes, and flat memory behind lists."""
 
+import contextlib
+import threading
+
 import torch
 import torch.distributed as dist
 
@@ -20,8 +23,24 @@ OPERATORS = {"SUM": 0, "PRODUCT": 1, "MIN": 2, "MAX": 3, "AVG": 4, "BAND": 5, "B
 # ---- memory -------------------------------------------------------------------------------------
 
 
+class _Here(threading.local):
+    kind = "cpu"  # of the devices whose tensors the calling thread's operation takes
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def of_device(device):
+    before, _here.kind = _here.kind, device.type
+    try:
+        yield
+    finally:
+        _here.kind = before
+
+
 def check_tensor(what, tensor):
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if tensor.device.type != _here.kind or tensor.layout != torch.strided:
         raise make_error(-1, f"{what}: a {tensor.layout} tensor on {tensor.device}; the lockstep "
                              "backend takes strided tensors on the CPU, or all of a call on devices "
                              "from which elements can be copied: give tensor.cpu()")
@@ -120,7 +139,7 @@ class Outputs:
         self.tensors, self.flat = tensors, adjacent(tensors)
         self.copied, self.length = self.flat is None, like.numel()
         if self.copied:
-            self.flat = torch.empty(len(tensors) * like.numel(), dtype=like.dtype, device="cpu")
+            self.flat = torch.empty(len(tensors) * like.numel(), dtype=like.dtype, device=like.device)
 
     def finish(self, _):
         if self.copied:
@@ -179,7 +198,7 @@ def in_place_output(tensor):
     check_tensor("out", tensor)
     if tensor.is_contiguous():
         return tensor.detach(), None
-    out = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return out, lambda _: put(tensor, out)
 
 
