@@ -209,7 +209,7 @@ static bool batch_stats(ls__call *call, norm_context *c, const ls__batch_norm *n
     if (c->sync == NULL) {
         return true;
     }
-    if (ls__norm_sync_stats(c->sync, c->channels, mean, variance, &c->count) < 0) {
+    if (ls__norm_sync_stats(c->sync, call->on, c->channels, mean, variance, &c->count) < 0) {
         call->failed = ls__poison(call->tensors);
     } else if (c->count == 1) {
         (void)ls__call_fail(call, LS_ERR_INVALID,

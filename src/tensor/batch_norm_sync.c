@@ -16,9 +16,11 @@
 
 #include "base/assert.h"
 
-/* Room for this rank's block and those of all ranks. */
+/* Room for this rank's block and those of all ranks, in memory of the host, which exchanges and
+ * adds them. */
 static ls__storage *blocks_new(const ls__norm_sync *sync, int64_t block)
 {
+    LS_ASSERT(sync->self->pool->device->host);
     return ls__storage_new(sync->self->pool, (size_t)(block * (sync->ranks + 1)) * sizeof(double));
 }
 
@@ -69,8 +71,9 @@ uint64_t ls__norm_sync_begun(void)
     return begun;
 }
 
-ls_status ls__norm_sync_stats(ls__norm_sync *sync, int64_t channels, float *mean, float *variance,
-                              int64_t *count)
+/* Of elements that the program may read and write. */
+static ls_status join_stats(ls__norm_sync *sync, int64_t channels, float *mean, float *variance,
+                            int64_t *count)
 {
     const int64_t block = 1 + 2 * channels;
     ls__storage *memory = blocks_new(sync, block);
@@ -94,35 +97,55 @@ ls_status ls__norm_sync_stats(ls__norm_sync *sync, int64_t channels, float *mean
     return status;
 }
 
+ls_status ls__norm_sync_stats(ls__norm_sync *sync, ls__pool *on, int64_t channels, float *mean,
+                              float *variance, int64_t *count)
+{
+    ls__host_view means, variances;
+    const size_t bytes = (size_t)channels * sizeof *mean;
+    LS_TRY(ls__host_view_open(on, mean, bytes, &means));
+    ls_status status = ls__host_view_open(on, variance, bytes, &variances);
+    if (status == LS_OK) {
+        status = join_stats(sync, channels, means.data, variances.data, count);
+        ls__host_view_close(&variances, status == LS_OK);
+    }
+    ls__host_view_close(&means, status == LS_OK);
+    return status;
+}
+
 /* ---- backward ------------------------------------------------------------------------------ */
 
 /* dw and db of this rank, and the residual's gradient; the sums go to `own` [2,C] as well. */
-static void sum_here(ls__pool *on, const ls__batch_norm *n, float *sums, double *own)
+static ls_status sum_here(ls__pool *on, const ls__batch_norm *n, float *sums, double *own)
 {
+    ls__host_view view;
     const int64_t channels = n->channels;
     on->k->zero(sums, (size_t)(2 * channels) * sizeof *sums, on->stream);
     if (n->batch * n->pixels > 0) {
-        ls__batch_norm here = *n;
-        here.dx = NULL;
-        here.db = sums;
-        here.dw = sums + channels;
-        here.beta_w = here.beta_b = 0.0f;
-        on->k->batch_norm_backward(&here, on->stream);
+        ls__batch_norm own_part = *n;
+        own_part.dx = NULL;
+        own_part.db = sums;
+        own_part.dw = sums + channels;
+        own_part.beta_w = own_part.beta_b = 0.0f;
+        on->k->batch_norm_backward(&own_part, on->stream);
     }
+    LS_TRY(ls__host_view_open(on, sums, (size_t)(2 * channels) * sizeof *sums, &view));
+    const float *here = view.data;
     for (int64_t i = 0; i < 2 * channels; i++) {
-        own[i] = (double)sums[i];
+        own[i] = (double)here[i];
     }
+    ls__host_view_close(&view, false);
     if (n->dw != NULL && channels > 0) {
         on->k->axpby(n->dw, sums + channels, channels, 1.0f, n->beta_w, on->stream);
     }
     if (n->db != NULL && channels > 0) {
         on->k->axpby(n->db, sums, channels, 1.0f, n->beta_b, on->stream);
     }
+    return LS_OK;
 }
 
 /* dx from the blocks of all ranks, whose sum replaces `own`. */
-static void finish_x(const ls__norm_sync *sync, ls__pool *on, const ls__batch_norm *n, double *own,
-                     int64_t count)
+static ls_status finish_x(const ls__norm_sync *sync, ls__pool *on, const ls__batch_norm *n,
+                          double *own, int64_t count)
 {
     const int64_t block = 2 * n->channels;
     const double *all = own + block;
@@ -133,14 +156,21 @@ static void finish_x(const ls__norm_sync *sync, ls__pool *on, const ls__batch_no
         }
     }
     if (n->dx == NULL || n->batch * n->pixels == 0) {
-        return;
+        return LS_OK;
     }
     LS_ASSERT(count >= n->batch * n->pixels);
+    ls__storage *there = ls__storage_new(on, (size_t)block * sizeof *own);
+    if (there == NULL) {
+        return ls__self.status;
+    }
+    ls__device_write(on->device, there->data, own, (size_t)block * sizeof *own);
     ls__batch_norm x = *n;
     x.dw = x.db = x.dresidual = NULL;
-    x.sums = own;
+    x.sums = there->data;
     x.count = count;
     on->k->batch_norm_backward(&x, on->stream);
+    ls__storage_unref(there);
+    return LS_OK;
 }
 
 ls_status ls__norm_sync_backward(ls__norm_sync *sync, ls__pool *on, ls__batch_norm *n,
@@ -153,11 +183,12 @@ ls_status ls__norm_sync_backward(ls__norm_sync *sync, ls__pool *on, ls__batch_no
         (sums = ls__storage_new(on, (size_t)block * sizeof(float))) != NULL) {
         double *own = memory->data;
         n->workspace = work->data;
-        sum_here(on, n, sums->data, own);
-        status = wants_dx ? sync->gather(sync, own, own + block, block, "gradients of batch norm")
-                          : LS_OK;
+        status = sum_here(on, n, sums->data, own);
         if (status == LS_OK && wants_dx) {
-            finish_x(sync, on, n, own, count);
+            status = sync->gather(sync, own, own + block, block, "gradients of batch norm");
+        }
+        if (status == LS_OK && wants_dx) {
+            status = finish_x(sync, on, n, own, count);
         }
     }
     ls__storage_unref(sums);

@@ -147,6 +147,55 @@ DIST_TEST(replicas_of_stages_learn_the_same_on_the_loop_device, 4)
     check_bits((const way[]){{{.make = make_gpt, .schedule = "1f1b", .micro = MICRO}, 2, 2}}, 1);
 }
 
+/* ---- batch norm over all ranks ------------------------------------------------------------ */
+
+static void note_numbers(results *r, ls_tensor *t)
+{
+    float x[256];
+    CHECK(ls_numel(t) <= 256);
+    CHECK_OK(ls_copy_out(t, x, (size_t)ls_numel(t) * sizeof *x));
+    for (int64_t i = 0; i < ls_numel(t); i++) {
+        const double value = (double)x[i];
+        note(r, &value, 1);
+    }
+}
+
+static void normalise(results *r)
+{
+    enum { CHANNELS = 3, PIXELS = 5 };
+    ls_param params[4];
+    const int images = 2 + ls_rank();
+    ls_module *net = ls_batch_norm2d_new(CHANNELS, 1e-5, 0.1);
+    CHECK_OK(ls_sync_batch_norm_convert(net, ls_world()));
+    r->count = 0;
+    LS_SCOPE;
+    float x[4 * CHANNELS * PIXELS];
+    for (int i = 0; i < images * CHANNELS * PIXELS; i++) {
+        x[i] = ls_random_normal(3, (uint64_t)ls_rank(), (uint64_t)i);
+    }
+    ls_tensor *in = ls_from_data(x, LS_SHAPE(images, CHANNELS, 1, PIXELS), LS_FLOAT32);
+    CHECK_OK(ls_tensor_status(ls_set_requires_grad(in, true)));
+    ls_tensor *out = ls_forward(net, in);
+    CHECK_OK(ls_backward(ls_mean(ls_mul(out, ls_mul(out, in)))));
+    note_numbers(r, out);
+    note_numbers(r, ls_grad(in));
+    CHECK_INT(ls_module_params(net, params, 4), 2);
+    note_numbers(r, ls_grad(params[0].value));
+    note_numbers(r, ls_grad(params[1].value));
+    ls_module_free(net);
+}
+
+DIST_TEST(batch_norm_over_all_ranks_is_the_same_on_the_loop_device, 2)
+{
+    normalise(&cpu);
+    CHECK_OK(ls__tensor_use_device(loop_new(2 + 2 * (uint64_t)ls_rank())));
+    normalise(&loop);
+    CHECK_INT(loop.count, cpu.count);
+    for (int v = 0; v < loop.count; v++) {
+        CHECK(loop.value[v] == cpu.value[v]);
+    }
+}
+
 /* ---- ring attention ------------------------------------------------------------------------- */
 
 enum { HEADS = 4, LENGTH = 24, DIM = 8, NUMEL = HEADS * LENGTH * DIM };
