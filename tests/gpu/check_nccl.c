@@ -7,7 +7,8 @@
  *     check_nccl hang       a stream that never comes to its operation: ended, not hung
  *     check_nccl speed      all_reduce by size, one line of JSON each
  *
- * A second argument is the most bytes. Each prints "ok" from rank 0, or says what is wrong and ends with 1. */
+ * A second argument is the most bytes. Each prints "ok" from rank 0, or says what is wrong and ends
+ * with 1. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DIST_TEST: the body of a test on N ranks, each a process started by ls_spawn; or, with
- * TEST_MPI=openmpi or mpich, by that MPI's mpirun, with their data over it. */
+ * TEST_MPI=openmpi or mpich, by that MPI's mpirun, with their data over it. With TEST_DEVICE
+ * tensors are made on that device. */
 #include <stdio.h>
 #include <unistd.h>
+
+#include <lockstep/lockstep.h>
 
 #include "comm/core/comm.h"
 #include "comm/core/group.h"
@@ -33,6 +36,8 @@ static int rank_main(void *arg)
     const test_case *test = arg;
     CHECK_OK(ls_init(NULL));
     CHECK_INT(ls_world_size(), test->ranks);
+    const char *device = getenv("TEST_DEVICE");
+    CHECK_OK(device != NULL ? ls_device_use(device) : LS_OK);
     test->body();
     check_bytes_over_mpi();
     CHECK_OK(ls_finalize());

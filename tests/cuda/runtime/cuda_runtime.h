@@ -29,7 +29,9 @@ int cuGetErrorString(int error, const char **text);
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z)
+    {
+    }
 };
 inline thread_local dim3 blockIdx, threadIdx, blockDim, gridDim;
 
