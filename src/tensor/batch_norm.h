@@ -26,8 +26,8 @@ struct ls__norm_sync {
 ls_tensor *ls__batch_norm_over(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                const ls_batch_norm_options *options, ls__norm_sync *sync);
 
-/* mean, variance [C], on `on`, and *count come in as those of this rank's elements, and become those
- * of all; the variance is the biased one. */
+/* mean, variance [C] (on `on`) and *count come in as those of this rank's elements, and become
+ * those of all; the variance is the biased one. */
 ls_status ls__norm_sync_stats(ls__norm_sync *sync, ls__pool *on, int64_t channels, float *mean,
                               float *variance, int64_t *count);
 /* Backward with the sums of all ranks. `n` has all but the workspace and is complete for a rank
