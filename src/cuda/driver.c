@@ -22,8 +22,7 @@ bool ls__cuda_library(const char *const *names, const char *const *symbols, void
     for (int i = 0; symbols[i] != NULL; i++) {
         table[i] = dlsym(library, symbols[i]);
         if (table[i] == NULL) {
-            snprintf(error, bytes, "%s has no %s, so it is too old or only a part", names[0],
-                     symbols[i]);
+            snprintf(error, bytes, "%s has no %s; install a newer one", names[0], symbols[i]);
             return false;
         }
     }

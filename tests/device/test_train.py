@@ -172,7 +172,7 @@ def what_is_missing_of_cuda_is_named():
     said = said_with()
     says(said, "NVIDIA's driver: %.350s; install a driver for CUDA 12.0 or newer")
     says(said, "%s is not there (%.200s)")
-    says(said_with(driver=BUILD / "tests/plugins/ls_backend_empty.so"), "%s has no %s, so it is too old or only a part")
+    says(said_with(driver=BUILD / "tests/plugins/ls_backend_empty.so"), "%s has no %s; install a newer one")
     driver = {"driver": "libcuda.so.1", "kernels": "kernels.fatbin"}
     for said in (said_with(**driver), said_with(**driver, blas="libcuda.so.1")):
         says(said, "cuBLASLt, which computes products: %s; install it (it comes with CUDA and with PyTorch), or name its folder in "
