@@ -456,19 +456,20 @@ static ls_status record_and_start(ls_captured *c, const captured_run *run)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-static ls_status check(const ls_captured *c, int inputs, const double *values, int outputs)
+static ls_status check(const ls_captured *c, const captured_run *run, int inputs, int outputs)
 {
     if (c == NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "captured_run: the step is NULL; check what ls_captured_new returned");
     }
     if (inputs < 0 || inputs > LS_CAPTURED_MAX || outputs < 0 || outputs > LS_CAPTURED_MAX ||
-        (outputs > 0 && values == NULL)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "captured_run: %d inputs and %d values%s; give 0 to %d of each, and room "
-                        "for the values",
-                        inputs, outputs, outputs > 0 && values == NULL ? " at NULL" : "",
-                        LS_CAPTURED_MAX);
+        (inputs > 0 && run->inputs == NULL) || (outputs > 0 && run->values == NULL)) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "captured_run: %d inputs%s and %d values%s; give 0 to %d of each, and their "
+            "arrays",
+            inputs, inputs > 0 && run->inputs == NULL ? " at NULL" : "", outputs,
+            outputs > 0 && run->values == NULL ? " at NULL" : "", LS_CAPTURED_MAX);
     }
     if (ls__self.captured != NULL) {
         return ls__fail(LS_ERR_STATE, "captured_run: a captured step is under way, and makes no "
@@ -622,7 +623,7 @@ ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int i
     if (run.tensors == NULL) {
         return ls__self.status;
     }
-    LS_TRY(check(captured, input_count, values, value_count));
+    LS_TRY(check(captured, &run, input_count, value_count));
     LS_TRY(describe(&run, input_count, value_count));
     return run_once(captured, &run);
 }

@@ -42,7 +42,8 @@ static ls_status parse(const char *name, asked *out)
     int number = -1;
     const int read = sscanf(name, "%15[a-z0-9_]:%4d%1s", kind, &number, rest);
     const bool whole = read == 1 ? name[strlen(kind)] == '\0' : read == 2 && number >= 0;
-    if (!whole || number >= NUMBER_MAX) {
+    const int numbers = strcmp(kind, "cpu") == 0 ? 1 : NUMBER_MAX; /* there is one processor */
+    if (!whole || number >= numbers) {
         return ls__fail(
             LS_ERR_INVALID,
             "device \"%.60s\" is no name of a device; give cpu, cuda, or a number as in "

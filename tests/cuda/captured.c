@@ -608,8 +608,11 @@ TEST(calls_that_make_no_sense_are_refused)
                    "captured_run: the step is NULL; check what ls_captured_new returned");
         ls_captured *inner = ls_captured_new(of_two_elements, NULL);
         CHECK_STATUS(ls_captured_run(inner, &x, LS_CAPTURED_MAX + 1, &value, 1), LS_ERR_INVALID);
-        CHECK_SAYS(ls_error_message(), "captured_run: %d inputs and %d values%s; give 0 to %d of "
-                                       "each, and room for the values");
+        CHECK_SAYS(ls_error_message(), "captured_run: %d inputs%s and %d values%s; give 0 to %d "
+                                       "of each, and their arrays");
+        CHECK_STATUS(ls_captured_run(inner, NULL, 1, &value, 1), LS_ERR_INVALID);
+        CHECK_CONTAINS(ls_error_message(), "1 inputs at NULL and 1 values;");
+        CHECK_STATUS(ls_captured_run(inner, &x, 1, NULL, 1), LS_ERR_INVALID);
         CHECK_STATUS(ls_captured_run(inner, &x, 1, &value, 1), LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(), "%s is %s %s; give float32 of one element");
         CHECK_SAYS(ls_error_message(), "captured_run: output %d of the step");

@@ -132,6 +132,9 @@ TEST(devices_that_cannot_be_used_say_why)
     CHECK_STATUS(ls_device_use("gpu 0"), LS_ERR_INVALID);
     CHECK_SAYS(ls_error_message(), "device \"%.60s\" is no name of a device; give cpu, cuda, or a "
                                    "number as in cuda:0");
+    CHECK_STATUS(ls_device_use("cpu:1"), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "device \"cpu:1\" is no name of a device");
+    CHECK_OK(ls_device_use("cpu:0"));
     CHECK_STATUS(ls_device_use("absent:3"), LS_ERR_NOT_FOUND);
     CHECK_SAYS(ls_error_message(), "%s: there is no ls_device_%s.so in %s; install the plug-in, or "
                                    "give its folder in LOCKSTEP_BACKEND_PATH");
