@@ -296,6 +296,7 @@ TEST(the_interposer_leaves_a_job_on_two_hosts_to_open_mpi)
 
 TEST(the_interposer_leaves_a_job_on_two_hosts_to_mpich)
 {
+    need_long(); /* its ranks spin over TCP for the whole of the test */
     need("mpirun.mpich");
     check_unchanged("mpich", MPICH);
 }

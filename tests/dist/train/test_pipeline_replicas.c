@@ -133,8 +133,12 @@ static void twin_step(const layout *l, ls_module *net, ls_optim *optim, int step
     for (int i = 0; i < count; i++) {
         means[i] = malloc((size_t)ls_numel(params[i].value) * sizeof(float));
     }
-    for (int s = 0; s < l->stages; s++) {
+    for (int s = 0; ls_rank() == 0 && s < l->stages; s++) {
         stage_means(l, net, optim, step, s, means);
+    }
+    for (int i = 0; i < count; i++) { /* all ranks have the same twin */
+        CHECK_OK(ls_broadcast(ls_world(), means[i], ls_numel(params[i].value), LS_FLOAT32, 0, NULL,
+                              NULL));
     }
     ls_optim_zero_grad(optim);
     accumulate(l, net, step, copy, 0, 1, losses);
