@@ -21,7 +21,7 @@ OPTIONS   ?=
 TESTS_ONLY = $(ONLY:%=--only %)
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-zero compare-experts compare-generation compare-sim compare-plan compare-pmpi compare-busy docs gpu-check install uninstall wheel clean format tidy sanitize sanitize-fast variants fuzz mutate images
+.PHONY: all help build test test-quick test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training compare-buckets compare-overlap compare-ddp compare-pipeline compare-tensor compare-zero compare-experts compare-generation compare-sim compare-plan compare-pmpi compare-busy docs gpu-check install uninstall wheel clean format tidy sanitize sanitize-fast variants fuzz mutate images
 
 all: build
 
@@ -31,7 +31,8 @@ help:
 	@echo "make install            library, command, programs, headers, pages (PREFIX=, DESTDIR=); no tests"
 	@echo "make uninstall          removes what was installed last (PREFIX=, DESTDIR=)"
 	@echo "make wheel              one file for pip: library, command, Python's interfaces; installs nothing"
-	@echo "make test | test-long   the tests (ONLY=NAME: some); with the random, slow and violent ones, and other builds"
+	@echo "make test | test-quick  the tests (ONLY=NAME: some); each once, without those that take long"
+	@echo "make test-long          with the random, slow and violent ones, and other builds"
 	@echo "make tidy | format      the tests of form; clang-format"
 	@echo "make bench | bench-network | bench-dev      measurements; those for developers"
 	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
@@ -62,6 +63,10 @@ build: $(BUILD)/build.ninja
 
 test: build
 	tests/run --build $(BUILD) $(TESTS_ONLY)
+
+# Each test once, over shared memory, without those that take long; CI runs `make test`.
+test-quick: build
+	tests/run --build $(BUILD) --quick
 
 # Also what is random, slow or violent, and other builds: sanitizers, variants.
 test-long: build

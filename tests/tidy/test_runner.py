@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
-from tap import SOURCE, run, test
+from tap import BUILD, SOURCE, run, test
 
 GOOD = "echo 1..2; echo 'ok 1 - a'; echo 'ok 2 - b'"
 SKIPPING = "echo 1..2; echo 'ok 1 - c # SKIP no moon'; echo 'ok 2 - d'"
@@ -93,6 +93,32 @@ def a_test_counts_once_and_each_of_its_variants_is_told():
     assert last_line(output) == "6 passed, 0 failed, 0 skipped", output
     assert ("2 tests in 6 variants: 2 in C (1 program), 2 of them also over TCP, 2 over TCP and shared memory, "
             "0 in Python (0 programs)\n") in output, output
+
+
+@test
+def a_quick_run_leaves_out_variants_and_what_takes_long_and_says_how_many():
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("tests/dist/comm/p", "tests/dist/comm/comm_test_storm"):
+            program = pathlib.Path(folder) / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(f"#!/bin/sh\n{GOOD}\n")
+            program.chmod(0o755)
+        listed = "".join(f"{folder}/tests/dist/comm/{name}\n" for name in ("p", "comm_test_storm"))
+        (pathlib.Path(folder) / "tests/programs.txt").write_text(listed)
+        output = runner("--build", folder, "--programs-only", "--quick").stdout
+    assert re.findall(r"^ok    (\S+)", output, re.MULTILINE) == ["tests/dist/comm/p"], output
+    assert "left out: 5 programs and variants, which `./check all` runs\n" in output, output
+    assert last_line(output) == "2 passed, 0 failed, 0 skipped", output
+
+
+@test
+def what_a_quick_run_leaves_out_is_there():
+    text = (SOURCE / "tests/run").read_text()
+    names = re.findall(r'"([^"]+)"', re.search(r"^THOROUGH = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL).group(1))
+    known = runner("--build", BUILD, "--list").stdout.splitlines()
+    folders = {os.path.dirname(name) + "/" for name in known}  # a build without an MPI lacks one
+    missing = [name for name in names if name.startswith(tuple(folders)) and not any(k.startswith(name) for k in known)]
+    assert len(names) > 20 and not missing, missing
 
 
 @test
