@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 INDEX = "https://download.pytorch.org/whl/cpu"
-VERSION = "2.13.0+cpu"  # of the tables in docs/performance.md
+VERSION = "2.13.0+cpu"  # of the tables in docs/measurements.md
 CUDA = "import torch; print(torch.version.cuda)"
 
 

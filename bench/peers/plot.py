@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The all_reduce table of docs/performance.md as a picture, for one kind of processor.
+"""The all_reduce table of docs/measurements.md as a picture, for one kind of processor.
 
-    bench/peers/plot.py docs/performance.md docs/images/all_reduce-amd.svg amd
+    bench/peers/plot.py docs/measurements.md docs/images/all_reduce-amd.svg amd
 
 Three panels, for 2, 4 and 6 ranks; x is the size of the buffer, y how many times faster than the best of the peers,
 both logarithmic. A point is the ratio of the table's row, its bar the range over the rounds.

@@ -2,16 +2,17 @@
 """The rows of compare.py as tables in Markdown.
 
     table.py build/compare-collectives.json                    prints them
-    table.py build/compare-collectives.json --into README.md docs/performance.md
-                 writes a picture's line and the ratios of large buffers into the first, the tables into
-                 the second, between the marker lines of the processor that they were measured on
-                 (../pages.py), and draws the picture (plot.py) into docs/images; the first page need
-                 not have the lines
+    table.py build/compare-collectives.json --into README.md docs/performance.md docs/measurements.md
+                 writes a picture's line into the first, the ratios into the second and the tables into
+                 the third, between the marker lines of the processor that they were measured on
+                 (../pages.py), and draws the picture (plot.py) into docs/images; the first two pages
+                 need not have the lines
 """
 
 import argparse
 import json
 import pathlib
+import re
 import sys
 
 from compare import ratio_text, size_name, time_text
@@ -19,6 +20,7 @@ import pages
 import plot
 
 NAME = "compare-collectives"
+ROW = re.compile(r"^\| (?:(\w+) )?(\d+) × (\d+ \w+) \| [^|]+\| [^|]+\| [^|]+\| ([\d.]+) \[[^|]+\| ([\d.]+) \[", re.MULTILINE)
 MEASURED = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all")
 
 
@@ -78,6 +80,18 @@ def short_page(rows):
             f"settings: {about['settings']}.\n")
 
 
+def matrix(part):
+    """The ratios of `part`, a page of tables: a row is an operation and a size, a column a number of ranks, a cell has
+    those of registered and private buffers."""
+    cells = {(operation or MEASURED[0], size, ranks): f"{registered}, {private}"
+             for operation, ranks, size, registered, private in ROW.findall(part)}
+    ranks = sorted({key[2] for key in cells}, key=int)
+    lines = [["operation, size", *(f"{n} ranks" for n in ranks)]]
+    for operation, size in dict.fromkeys(key[:2] for key in cells):
+        lines.append([f"{operation}, {size}", *(cells.get((operation, size, n), "–") for n in ranks)])
+    return pages.table(lines)
+
+
 def page(rows):
     if not rows:
         return "(nothing was measured)\n"
@@ -95,16 +109,17 @@ def page(rows):
 def main():
     parser = argparse.ArgumentParser(prog="table.py", usage=__doc__)
     parser.add_argument("rows")
-    parser.add_argument("--into", nargs=2, type=pathlib.Path)
+    parser.add_argument("--into", nargs=3, type=pathlib.Path)
     options = parser.parse_args()
     rows = json.loads(pathlib.Path(options.rows).read_text())
     part = page(rows)
     if options.into is None:
         return print(short_page(rows), part, sep="\n", end="")
     kind = pages.kind_of(rows[0]["conditions"]["processor"])
-    for target, text, put in zip(options.into, (short_page(rows), part), (pages.put_where_marked, pages.put_into)):
+    for target, text, put in zip(options.into, (short_page(rows), conditions(rows[0]) + "\n\n" + matrix(part), part),
+                                 (pages.put_where_marked, pages.put_where_marked, pages.put_into)):
         target.write_text(put(target.read_text(), NAME, kind, text))
-    picture = options.into[1].parent / f"images/all_reduce-{kind}.svg"
+    picture = options.into[2].parent / f"images/all_reduce-{kind}.svg"
     picture.write_text(plot.picture(part))
 
 

@@ -2,7 +2,7 @@
 """The rows of compare_training.py as tables in Markdown.
 
     table.py build/compare-training.json                     prints both
-    table.py build/compare-training.json --into README.md docs/performance.md
+    table.py build/compare-training.json --into README.md docs/measurements.md
                  writes the short one into the first, the long one into the second, between the
                  marker lines of the processor that the rows were measured on (../pages.py); the
                  first page need not have them

@@ -34,7 +34,7 @@ from session import Gone, Session
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
 # The pages with tables of a processor; README.md has those of one.
-SHOWN = (("README.md", "amd"), ("docs/performance.md", "amd"), ("docs/performance.md", "intel"))
+SHOWN = (("README.md", "amd"), ("docs/measurements.md", "amd"), ("docs/measurements.md", "intel"))
 OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "sendrecv",
               "reduce", "gather", "scatter", "barrier", "all-gather-v", "reduce-scatter-v", "gather-v",
               "scatter-v", "all-to-all-v"]
@@ -329,6 +329,7 @@ def the_table_stands_between_its_two_lines():
     assert "**not quiet**" in part and "`C`" in part and "Open MPI 4, MPICH 4, with these settings: S" in part
     assert "Python programs (medians of 5 starts): Lockstep 2 ms, T 3 ms." in part, part
     assert "docs/images/all_reduce-amd.svg" in table.short_page(rows)
+    assert "| all_reduce, 1 MB | 4.00, 2.00 |" in table.matrix(part), table.matrix(part)
     for name, kind in SHOWN:
         kept = (SOURCE / name).read_text()
         written = pages.put_into(kept, table.NAME, kind, part)

@@ -14,9 +14,10 @@ IMAGES = SOURCE / "docs/images"
 sys.path[:0] = [str(IMAGES), str(SOURCE / "bench/peers")]
 import demo
 import plot
+import table
 import trace
 
-PAGE = (SOURCE / "docs/performance.md").read_text()
+PAGE = (SOURCE / "docs/measurements.md").read_text()
 PARTS = {kind: part for kind in ("amd", "intel")
          if "ranks × size" in (part := plot.pages.part_of(PAGE, "compare-collectives", kind))}
 
@@ -30,7 +31,7 @@ def the_plots_are_those_of_the_tables():
     assert PARTS
     for kind, part in PARTS.items():
         assert (IMAGES / f"all_reduce-{kind}.svg").read_text() == plot.picture(part), \
-            f"run bench/peers/plot.py docs/performance.md docs/images/all_reduce-{kind}.svg {kind}"
+            f"run bench/peers/plot.py docs/measurements.md docs/images/all_reduce-{kind}.svg {kind}"
 
 
 @test
@@ -42,6 +43,12 @@ def a_plot_has_every_row_of_its_table_and_follows_it():
         assert svg.count("<circle") == 2 * len(rows) + len(plot.SERIES)
         ratio = f"{rows[5][3][0]:.2f} ["
         assert part.count(f"| {ratio}") >= 1 and plot.picture(part.replace(f"| {ratio}", "| 1.50 [", 1)) != svg
+
+
+@test
+def the_ratios_of_performance_are_those_of_the_tables():
+    shown = table.pages.part_of((SOURCE / "docs/performance.md").read_text(), table.NAME, "amd")
+    assert shown.endswith("\n\n" + table.matrix(PARTS["amd"])) and shown.count("\n| all_reduce, ") == 9, shown
 
 
 @test

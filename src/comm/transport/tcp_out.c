@@ -11,7 +11,7 @@
  * The sender reads a payload for the checksum and hands it to the system; on the other side the
  * head of the frame says where the payload belongs, and the system writes it there (tcp_in.c).
  * A SEND therefore ends when the system has taken all of it. Slices are small (1 MiB), so that sums
- * are made in the cache. docs/performance.md has the figures.
+ * are made in the cache.
  */
 #include <errno.h>
 #include <string.h>
