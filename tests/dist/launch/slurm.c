@@ -253,7 +253,7 @@ TEST_OF(training_over_mpich_between_hosts_gives_the_losses_of_one_host, 0, LONG_
  * not always end here, with or without the interposer (2 of 12 runs; on some machines all). */
 #define UNTIL_SAID                                                                                 \
     "until_said() {\n"                                                                             \
-    "    \"$@\" >said 2>&1 & p=$!; n=0\n"                                                          \
+    "    : >said; \"$@\" >said 2>&1 & p=$!; n=0\n" /* not what an earlier command has said */      \
     "    while [ $n -lt 400 ] && kill -0 $p 2>/dev/null && ! grep -q ' records, ' said; do\n"      \
     "        sleep 0.1; n=$((n + 1))\n"                                                            \
     "    done\n"                                                                                   \
