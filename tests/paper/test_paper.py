@@ -114,8 +114,8 @@ def the_parts_of_a_step_add_up_and_the_claim_follows_from_the_turns():
 
 @test
 def replayed_tables_say_so_and_name_the_timeline():
-    status, output, errors = paper("fig6", "--model", "resnet18-cifar", "--compute", "replay", "--speed", "20", "--steps",
-                                   "2", "--turns", "2", "--format", "json")
+    status, output, errors = paper("fig6", "--transport", "shm", "--model", "resnet18-cifar", "--compute", "replay", "--speed",
+                                   "20", "--steps", "2", "--turns", "2", "--format", "json")
     assert status == 0, errors
     result = json.loads(output)
     says(result["tables"][0]["title"], "Parts of a step, buckets of 25 MB, 2 ranks, %s; means")
@@ -124,8 +124,8 @@ def replayed_tables_say_so_and_name_the_timeline():
     says(note, "%s: replayed (timeline %.100s, batch %.0f, recorded on %.250s%s).")
     says(note, "; %g times as fast")
     assert "timeline resnet18-cifar, batch 8, recorded on AMD EPYC, 2 cores, " in note and result["command"].endswith(
-        "fig6 --model resnet18-cifar --compute replay --speed 20 --steps 2 --turns 2"), result
-    computed = result_of("fig6")
+        "fig6 --transport shm --model resnet18-cifar --compute replay --speed 20 --steps 2 --turns 2"), result
+    computed = result_of("fig6", "--transport", "shm")
     says(computed["notes"][0], "%s: computed on this machine.")
     assert ", computed; " in computed["tables"][0]["title"]
     status, _, errors = paper("fig6", "--model", "vit", "--compute", "replay")

@@ -117,7 +117,7 @@ def stages_with_replicas_compute_what_replicas_do():
 
 @test
 def a_residual_network_computes_the_same_with_batch_norm_for_each_micro_batch():
-    program = image("--model", "resnet18")
+    program = image("--model", "resnet18", "--steps", 3)
     for ranks in (2, 4) if LONG else (4,):
         check_equal(accumulated(program), ranks, program, "--mesh", f"pp={ranks}", "--schedule", "1f1b")
 
@@ -210,11 +210,12 @@ def a_run_goes_on_with_its_micro_batches_whatever_they_are_called():
 
 @test
 def statistics_of_batch_norm_and_tied_embeddings_come_back_from_checkpoints():
-    for program, relative in ((image("--model", "resnet18", "--momentum", 0.9), 0), (bert("--clip", 1), 1e-5)):
+    for program, relative, each in ((image("--model", "resnet18", "--momentum", 0.9, "--steps", 3), 0, 1),
+                                    (bert("--clip", 1), 1e-5, 2)):
         folder, lines = FOLDER / f"halves{next(FILES)}", ""
-        for ranks, layout, steps in ((2, ("--mesh", "pp=2"), 2), (1, ("--accum", 8), 4), (4, ("--mesh", "pp=4"), 6)):
-            lines += train(ranks, *program, *layout, "--lr-schedule-steps", 6, "--steps", steps, "--save", folder,
-                           "--resume", folder)[1]
+        for part, (ranks, layout) in enumerate(((2, ("--mesh", "pp=2")), (1, ("--accum", 8)), (4, ("--mesh", "pp=4")))):
+            lines += train(ranks, *program, *layout, "--lr-schedule-steps", 3 * each, "--steps", (part + 1) * each,
+                           "--save", folder, "--resume", folder)[1]
         want = accumulated(program)[1]
         assert lines == want if relative == 0 else close(lines, want, relative), (lines, want)
 
