@@ -282,7 +282,7 @@ TEST(a_rank_whose_connections_end_before_their_welcome_is_named)
 
 TEST(a_rank_that_refuses_every_connection_is_named)
 {
-    meet(true, "2");
+    meet(true, "6");
     CHECK_SAYS(
         plan->said[1],
         "ls_init: no connection between rank %d and rank %d within %.1f s: this rank listens on %s "
