@@ -23,8 +23,8 @@ const ls__figures ls__tune_default_figures = {.of = {[LS__COST_STEPS] = 20000,
                                                      [LS__COST_SUM] = 0.1}};
 
 /* A byte costs as much as in memory: 0.02 to 0.08 ns for 2 ranks, 0.05 to 0.2 for 4 (1 to 100 MB in
- * docs/measurements.md). Ranks that compute notice an operation later than those of that page, which
- * wait for it in 2 us: a sleeping engine takes 10 to 50 us to wake beside them. */
+ * docs/measurements.md). Ranks that compute notice an operation later than those of that page,
+ * which wait for it in 2 us: a sleeping engine takes 10 to 50 us to wake beside them. */
 const ls__tune_link ls__tune_shared_memory = {.latency_ns = 20000, .byte_ns = 0.1};
 
 const int64_t ls__tune_bytes[LS__TUNE_CLASSES] = {1 << 10, 32 << 10, 1 << 20, 4 << 20};
