@@ -11,12 +11,11 @@
 #include "../device/models.h"
 #include "../fake_cuda/fake.h"
 #include "../fake_cuda/libraries.h"
+#include "outcome.h"
 #include "says.h"
-#include "tensor/tensor.h"
 
 int cuStreamSynchronize(void *stream); /* the driver's */
 
-enum { RUNS = 12, PLAIN = 2, BAD = 7 }; /* before the recorded run; the run that is different */
 enum { HELD = 60 };
 
 __attribute__((constructor)) static void prepare(void)
@@ -67,12 +66,6 @@ typedef struct state {
     bool captures;
 } state;
 
-typedef struct outcome {
-    double loss[RUNS], norm[RUNS];
-    ls_status status[RUNS];
-    uint64_t hash[RUNS];
-} outcome;
-
 static ls_module *make_mlp(void)
 {
     ls_module *layers[] = {ls_linear_new(8, 16, NULL), ls_dropout_new(0.2),
@@ -110,9 +103,7 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
         return ls_fail(LS_ERR_STATE, "there is no more data; give some");
     }
     if (s->t->what == WAITS && s->captures && s->calls == PLAIN + 1) {
-        ls__pool *on = NULL;
-        CHECK(ls__tensor_place(out[0], &on) != NULL);
-        CHECK_INT(cuStreamSynchronize(on->stream), 900);
+        CHECK_INT(cuStreamSynchronize(stream_of(s->net)), 900);
     }
     if (s->t->what == DRAWS) {
         out[0] = ls_add(out[0], ls_scale(ls_sum(ls_rand(LS_SHAPE(2))), 0.0));
@@ -136,11 +127,11 @@ static ls_tensor *far_indices(ls_dtype dtype)
 
 static void make_inputs(const training_of *t, int run, ls_tensor *in[2])
 {
-    const int64_t rows = t->what == OTHER_SHAPE && run == BAD ? BATCH - 1 : BATCH;
+    const int64_t rows = t->what == OTHER_SHAPE && run == ODD ? BATCH - 1 : BATCH;
     if (t->data == TOKENS) {
-        in[0] = t->what == BAD_INDEX && run == BAD ? far_indices(LS_INT32)
+        in[0] = t->what == BAD_INDEX && run == ODD ? far_indices(LS_INT32)
                                                    : integers(rows, CONTEXT, VOCAB, run, LS_INT32);
-        in[1] = t->what == BAD_TARGET && run == BAD
+        in[1] = t->what == BAD_TARGET && run == ODD
                     ? far_indices(LS_INT64)
                     : integers(rows, CONTEXT, VOCAB, run + 1, LS_INT64);
         return;
@@ -152,7 +143,7 @@ static void make_inputs(const training_of *t, int run, ls_tensor *in[2])
     }
     in[0] = floats(rows, 8, run);
     in[1] = floats(rows, 3, run + 50);
-    if (t->what == BAD_NUMBER && run == BAD) {
+    if (t->what == BAD_NUMBER && run == ODD) {
         in[0] = ls_scale(in[0], (double)NAN);
     }
 }
@@ -181,7 +172,7 @@ static void hold_memory(state *s, int run)
 
 static void before_run(state *s, int run)
 {
-    if (s->t->what == MOVES && run == BAD) {
+    if (s->t->what == MOVES && run == ODD) {
         CHECK_OK(ls_module_to(s->net, "cpu"));
         CHECK_OK(ls_module_to(s->net, "cuda"));
     }
@@ -224,67 +215,47 @@ static void run_once(state *s, ls_captured *captured, int run, outcome *out)
     out->hash[run] = ls_module_hash(s->net);
 }
 
-typedef struct captured_facts {
-    int64_t replays;
-    int calls; /* of the function */
-    char why[300], error[600];
-} captured_facts;
-
-/* facts NULL: without a capture. */
-static void train_all(const training_of *t, outcome *out, captured_facts *facts)
+static void train_all(const training_of *t, bool captures, outcome *out)
 {
-    state s = {.t = t, .captures = facts != NULL};
+    state s = {.t = t, .captures = captures};
     memset(out, 0, sizeof *out);
     CHECK_OK(ls_init(NULL));
     CHECK_OK(ls_device_use("cuda"));
     s.net = t->make();
     s.optim = make_optim(&s);
     CHECK_OK(ls_module_status(s.net));
-    ls_captured *captured = facts != NULL ? ls_captured_new(step, &s) : NULL;
+    ls_captured *captured = captures ? ls_captured_new(step, &s) : NULL;
     for (int run = 0; run < RUNS; run++) {
         const bool fails = captured != NULL && t->what == FAILS && run == PLAIN;
         fake_cuda_fail_graph(fails ? 2 : 0);
         run_once(&s, captured, run, out);
-        if (out->status[run] < 0 && facts != NULL) {
-            snprintf(facts->error, sizeof facts->error, "%s", ls_error_message());
+        if (out->status[run] < 0 && captures) {
+            snprintf(out->error, sizeof out->error, "%s", ls_error_message());
             if (run == PLAIN && t->what != FAILS_ITSELF) { /* the step was not made */
                 run_once(&s, captured, run, out);
             }
         }
     }
-    if (facts != NULL) {
-        facts->replays = ls_captured_replays(captured);
-        facts->calls = s.calls;
-        snprintf(facts->why, sizeof facts->why, "%s", ls_captured_why(captured));
+    if (captures) {
+        out->replays = ls_captured_replays(captured);
+        snprintf(out->why, sizeof out->why, "%s", ls_captured_why(captured));
     }
+    out->calls = s.calls;
     ls_captured_free(captured);
     ls_optim_free(s.optim);
     ls_module_free(s.net);
     CHECK_OK(ls_finalize());
 }
 
-static void compare(const outcome *got, const outcome *want)
-{
-    for (int run = 0; run < RUNS; run++) {
-        CHECK_INT(got->status[run], want->status[run]);
-        CHECK(memcmp(&got->loss[run], &want->loss[run], sizeof(double)) == 0);
-        CHECK(want->status[run] < 0 ||
-              memcmp(&got->norm[run], &want->norm[run], sizeof(double)) == 0);
-        CHECK(got->hash[run] == want->hash[run]);
-        CHECK(run == 0 || want->status[run] < 0 || got->hash[run] != got->hash[run - 1]);
-    }
-}
-
 /* The same training with and without a capture. */
-static captured_facts check_bits(const training_of *t)
+static outcome check_bits(const training_of *t)
 {
     static outcome plain, captured;
-    captured_facts facts = {0};
-    train_all(t, &plain, NULL);
-    train_all(t, &captured, &facts);
-    compare(&captured, &plain);
+    train_all(t, false, &plain);
+    train_all(t, true, &captured);
+    compare_outcomes(&captured, &plain);
     CHECK_INT(fake_cuda_graphs(), 0);
-    return facts;
+    return captured;
 }
 
 /* ---- bits ----------------------------------------------------------------------------------- */
@@ -292,7 +263,7 @@ static captured_facts check_bits(const training_of *t)
 TEST(replays_have_the_bits_of_the_steps_that_they_repeat)
 {
     const uint64_t before = fake_cuda_replayed();
-    const captured_facts facts = check_bits(&(training_of){.make = make_gpt, .clips = true});
+    const outcome facts = check_bits(&(training_of){.make = make_gpt, .clips = true});
     CHECK_INT(facts.replays, RUNS - PLAIN);
     CHECK_INT(fake_cuda_replayed() - before, RUNS - PLAIN);
     CHECK_INT(facts.calls, PLAIN + 1);
@@ -355,7 +326,7 @@ static ls_module *make_attending(void)
 
 TEST(a_segment_that_runs_again_draws_the_numbers_of_the_replay)
 {
-    const captured_facts facts = check_bits(&(training_of){.make = make_attending, .clips = true});
+    const outcome facts = check_bits(&(training_of){.make = make_attending, .clips = true});
     CHECK_INT(facts.replays, RUNS - PLAIN);
 }
 
@@ -371,7 +342,7 @@ TEST(programs_that_evaluate_and_take_memory_between_replays_do_not_disturb_them)
 
 TEST(a_step_that_reads_is_named_and_made_without_a_capture)
 {
-    captured_facts facts = check_bits(&(training_of){.make = make_gpt, .what = READS});
+    outcome facts = check_bits(&(training_of){.make = make_gpt, .what = READS});
     CHECK_INT(facts.replays, 0);
     CHECK_INT(facts.calls, RUNS);
     CHECK_SAYS(facts.why, "ls_item reads on the host");
@@ -383,7 +354,7 @@ TEST(a_step_that_reads_is_named_and_made_without_a_capture)
 
 TEST(other_shapes_run_as_they_are_between_replays)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = OTHER_SHAPE});
     CHECK_INT(facts.replays, RUNS - PLAIN - 1);
     CHECK_INT(facts.calls, PLAIN + 2);
@@ -391,7 +362,7 @@ TEST(other_shapes_run_as_they_are_between_replays)
 
 TEST(parameters_that_move_are_captured_anew)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_mlp, .data = FLOATS, .what = MOVES});
     CHECK_INT(facts.replays, RUNS - 2 * PLAIN);
 }
@@ -400,7 +371,7 @@ TEST(parameters_that_move_are_captured_anew)
 
 TEST(an_index_outside_its_table_is_named_and_the_step_not_made)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = BAD_INDEX});
     CHECK_INT(facts.replays, RUNS - PLAIN);
     CHECK_CONTAINS(facts.error,
@@ -410,7 +381,7 @@ TEST(an_index_outside_its_table_is_named_and_the_step_not_made)
 
 TEST(a_target_that_is_no_class_is_named_and_the_step_not_made)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .half = true, .what = BAD_TARGET});
     CHECK_INT(facts.replays, RUNS - PLAIN);
     CHECK_CONTAINS(facts.error,
@@ -420,7 +391,7 @@ TEST(a_target_that_is_no_class_is_named_and_the_step_not_made)
 
 TEST(a_norm_that_is_not_finite_is_named_and_the_step_not_made)
 {
-    const captured_facts facts = check_bits(
+    const outcome facts = check_bits(
         &(training_of){.make = make_mlp, .data = FLOATS, .clips = true, .what = BAD_NUMBER});
     CHECK_INT(facts.replays, RUNS - PLAIN);
     CHECK_CONTAINS(facts.error, "clip_grad_norm: the gradients' norm is nan (not finite in 4 of "
@@ -429,7 +400,7 @@ TEST(a_norm_that_is_not_finite_is_named_and_the_step_not_made)
 
 TEST(a_capture_that_fails_leaves_the_device_and_the_training_as_they_were)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = FAILS});
     CHECK_INT(facts.replays, 0);
     CHECK_SAYS(facts.error, "captured_run: device \"%s\" could not record the step, which was not "
@@ -441,7 +412,7 @@ TEST(a_capture_that_fails_leaves_the_device_and_the_training_as_they_were)
 
 TEST(a_kernel_that_cannot_be_recorded_is_no_failure_of_the_device)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = KERNEL_FAILS});
     CHECK_INT(facts.replays, 0);
     CHECK_CONTAINS(facts.error, ": an illegal memory access was encountered; zero the gradients");
@@ -449,7 +420,7 @@ TEST(a_kernel_that_cannot_be_recorded_is_no_failure_of_the_device)
 
 TEST(a_program_that_waits_for_the_stream_itself_ends_the_capture_and_no_more)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = WAITS});
     CHECK_INT(facts.replays, 0);
     CHECK_CONTAINS(facts.error, "cuStreamEndCapture: operation failed due to a previous error");
@@ -457,16 +428,16 @@ TEST(a_program_that_waits_for_the_stream_itself_ends_the_capture_and_no_more)
 
 TEST(a_run_that_does_more_than_the_one_before_is_refused_and_the_device_stays_usable)
 {
-    const captured_facts facts =
+    const outcome facts =
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = READS_LATE});
     CHECK_INT(facts.replays, 0);
     CHECK_SAYS(facts.error,
                "a captured step does in this run what it did not in the run before, and what "
                "cannot be captured: %s; let its runs be alike");
     CHECK_CONTAINS(facts.why, "ls_item reads on the host (");
-    const captured_facts more = check_bits(&(training_of){.make = make_gpt, .what = MORE_LATE});
+    const outcome more = check_bits(&(training_of){.make = make_gpt, .what = MORE_LATE});
     CHECK_SAYS(more.why, "it does more than in the run before");
-    const captured_facts own = check_bits(&(training_of){.make = make_gpt, .what = FAILS_ITSELF});
+    const outcome own = check_bits(&(training_of){.make = make_gpt, .what = FAILS_ITSELF});
     CHECK_SAYS(own.why, "the run to record failed: %.200s");
     CHECK_CONTAINS(own.why, "there is no more data; give some");
 }

@@ -13,10 +13,9 @@
 #include "../device/models.h"
 #include "../dist/comm/nccl_fakes.h"
 #include "../fake_cuda/fake.h"
+#include "outcome.h"
 #include "says.h"
-#include "tensor/tensor.h"
 
-enum { RUNS = 12, PLAIN = 2, ODD = 7 }; /* before the recorded run; the run that is different */
 #define TIMEOUT_MS 2000
 
 /* The fakes are found by their names: the driver because this program links it. */
@@ -40,6 +39,7 @@ typedef enum what {
     FAILS,       /* the graph is not made */
     FAILS_FIRST, /* the function does, in the run to record, before it computes */
     STOPS,       /* does not use ls_captured_run in one run */
+    JOINS,       /* has no more data in one run */
     DIES,        /* before one run */
     HANGS,       /* the kernels of one run do */
     COMPARES     /* all ranks: every few steps */
@@ -60,15 +60,6 @@ typedef struct state {
     int calls, run;
     bool captures;
 } state;
-
-typedef struct outcome {
-    double loss[RUNS], norm[RUNS];
-    ls_status status[RUNS];
-    uint64_t hash[RUNS];
-    int64_t replays;
-    int calls;
-    char why[300], error[2000];
-} outcome;
 
 static bool is_odd(const state *s, what of)
 {
@@ -149,15 +140,6 @@ static void make_inputs(const state *s, int run, ls_tensor *in[4])
     }
 }
 
-static void *stream_of(ls_module *net)
-{
-    ls_param param;
-    ls__pool *on = NULL;
-    (void)ls_module_params(net, &param, 1);
-    CHECK(ls__tensor_place(param.value, &on) != NULL);
-    return on->stream;
-}
-
 static void before_run(state *s, int run)
 {
     if (is_odd(s, MOVES) && run == ODD) {
@@ -180,6 +162,10 @@ static ls_status run_captured(state *s, ls_captured *captured, ls_tensor *const 
     }
     if (is_odd(s, STOPS) && s->run == ODD) {
         return step(s, in, none);
+    }
+    if (is_odd(s, JOINS) && s->run == ODD) {
+        bool more = false;
+        return ls_ddp_join(s->net, NULL, &more);
     }
     return ls_captured_run(captured, (ls_tensor **)(uintptr_t)in, s->t->twice ? 4 : 3, loss,
                            s->t->values ? 1 : 0);
@@ -247,18 +233,6 @@ static void train_all(const training_of *t, bool captures, outcome *out)
     ls_module_free(s.other);
 }
 
-static void compare(const outcome *got, const outcome *want)
-{
-    for (int run = 0; run < RUNS; run++) {
-        CHECK_OK(got->status[run]);
-        CHECK_OK(want->status[run]);
-        CHECK(memcmp(&got->loss[run], &want->loss[run], sizeof(double)) == 0);
-        CHECK(memcmp(&got->norm[run], &want->norm[run], sizeof(double)) == 0);
-        CHECK(got->hash[run] == want->hash[run]);
-        CHECK(run == 0 || got->hash[run] != got->hash[run - 1]);
-    }
-}
-
 static outcome plain, captured;
 
 static void check_bits(const training_of *t)
@@ -266,7 +240,10 @@ static void check_bits(const training_of *t)
     const uint64_t before = fake_cuda_replayed();
     train_all(t, false, &plain);
     train_all(t, true, &captured);
-    compare(&captured, &plain);
+    compare_outcomes(&captured, &plain);
+    for (int run = 0; run < RUNS; run++) {
+        CHECK_OK(plain.status[run]);
+    }
     CHECK_INT(fake_cuda_replayed() - before, (uint64_t)captured.replays);
     CHECK_INT(fake_cuda_graphs(), 0);
 }
@@ -377,6 +354,16 @@ DIST_TEST(a_rank_that_makes_its_step_itself_is_named, 2)
     CHECK_STATUS(captured.status[ODD], LS_ERR_MISMATCH);
     CHECK_SAYS(captured.error, "a run of a captured step begins");
     CHECK_SAYS(captured.error, "a synchronised backward begins");
+}
+
+DIST_TEST(a_rank_that_joins_while_the_others_replay_is_named, 2)
+{
+    use_cuda();
+    train_all(&(training_of){.floats = true, .values = true, .what = JOINS}, true, &captured);
+    CHECK_STATUS(captured.status[ODD], LS_ERR_MISMATCH);
+    CHECK_SAYS(captured.error, "a run of a captured step begins");
+    CHECK_SAYS(captured.error, "a synchronised backward begins");
+    CHECK_INT(fake_cuda_graphs(), 0);
 }
 
 DIST_TEST(a_rank_that_fails_before_the_others_exchange_is_named, 2)

@@ -10,8 +10,8 @@
 #include "../dist/comm/nccl_fakes.h"
 #include "../fake_cuda/fake.h"
 #include "../fake_cuda/libraries.h"
+#include "outcome.h"
 #include "says.h"
-#include "tensor/tensor.h"
 
 enum { IN = 7, OUT = 3 };
 
@@ -296,15 +296,6 @@ DIST_TESTS(ranks_of_weight_0_on_, _gpus_get_the_average_of_the_others, 2, 3)
 }
 
 /* ---- the host ------------------------------------------------------------------------------- */
-
-static void *stream_of(ls_module *net)
-{
-    ls_param param;
-    ls__pool *on = NULL;
-    (void)ls_module_params(net, &param, 1);
-    CHECK(ls__tensor_place(param.value, &on) != NULL);
-    return on->stream;
-}
 
 /* The third and fourth step return while the GPU is held up before their first kernel. The first
  * one compares the replicas and lays buckets out. */
