@@ -43,15 +43,16 @@
  * ls_captured_why names the reason. Two checks are captured: the device checks indices of
  * ls_embedding and targets of losses, and *norm of ls_clip_grad_norm is written when the run
  * returns (so its address must be the same in each run). Where a check fails, or the norm is
- * not finite, the run returns that error and no parameter has changed.
+ * not finite, the run returns that error and no parameter has changed; running statistics of
+ * batch norm have moved, as in a run without a capture whose loss is refused.
  *
  * Averages of ls_ddp_new over backend "nccl" are captured with the step. Then all ranks of its
  * group call ls_captured_run for every step, and agree before each run: they replay the same
  * recording, or all run without it. Where one rank cannot capture the step, none does. A check that
  * fails on one rank is LS_ERR_PEER on the others, and no rank has made the step. A replay has the
  * deadline of the group, and ends as its operations do when a rank dies or hangs (comm.h). Not
- * captured are zero, gradients over several groups, buffers that are broadcast, weighted backwards,
- * optimizers in backward, and other exchanges. */
+ * captured are zero, gradients over several groups, buffers that are broadcast, statistics of batch
+ * norm over ranks, weighted backwards, optimizers in backward, and other exchanges. */
 #ifndef LOCKSTEP_CAPTURED_H
 #define LOCKSTEP_CAPTURED_H
 

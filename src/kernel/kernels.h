@@ -495,6 +495,7 @@ typedef struct ls__kernels {
     /* Elements of any type, which do not overlap; all bits clear. */
     void (*copy)(void *out, const void *in, size_t bytes, ls_stream *stream);
     void (*zero)(void *out, size_t bytes, ls_stream *stream);
+    void (*increment)(int64_t *number, ls_stream *stream);
     /* *first = the first element of x in [from,to) that is not finite; -1: all are */
     void (*nonfinite)(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
                       ls_stream *stream);

@@ -6,18 +6,25 @@
 #include "device/captured.h"
 #include "nn/layer.h"
 
+static void count_batch(ls__batch_norm_layer *self)
+{
+    ls__pool *on = NULL;
+    int64_t *batches = ls__tensor_elements(self->batches, &on);
+    if (batches != NULL) {
+        on->k->increment(batches, on->stream);
+        ls__tensor_changed(self->batches);
+    }
+}
+
 /* A replay of a recomputed segment must not count the batch a second time. */
 static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
 {
     ls__batch_norm_layer *self = (ls__batch_norm_layer *)m;
-    ls__host_view batches;
-    if (m->training) {
-        ls__captured_refuse("batch norm counts its batches on the host");
+    if (m->training && self->sync != NULL) {
+        ls__captured_refuse("batch norm over ranks, whose statistics are added on the host");
     }
-    if (m->training && !ls_recomputing() && ls__host_view_of(self->batches, &batches) == LS_OK) {
-        ++*(int64_t *)batches.data;
-        ls__host_view_close(&batches, true);
-        ls__tensor_changed(self->batches);
+    if (m->training && !ls_recomputing()) {
+        count_batch(self);
     }
     const uint64_t begun = self->sync != NULL ? self->sync->begun : 0;
     ls_tensor *y = ls__batch_norm_over(x, self->weight, self->bias,

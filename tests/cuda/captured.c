@@ -119,26 +119,27 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
     return LS_OK;
 }
 
-static ls_tensor *far_indices(ls_dtype dtype)
+static ls_tensor *far_indices(ls_dtype dtype, ls_shape shape)
 {
     const int64_t far = dtype == LS_INT64 ? (int64_t)1 << 40 : (int64_t)1 << 30;
-    return ls_cast(ls_full(LS_SHAPE(BATCH, CONTEXT), LS_INT64, (double)far), dtype);
+    return ls_cast(ls_full(shape, LS_INT64, (double)far), dtype);
 }
 
 static void make_inputs(const training_of *t, int run, ls_tensor *in[2])
 {
     const int64_t rows = t->what == OTHER_SHAPE && run == ODD ? BATCH - 1 : BATCH;
     if (t->data == TOKENS) {
-        in[0] = t->what == BAD_INDEX && run == ODD ? far_indices(LS_INT32)
+        in[0] = t->what == BAD_INDEX && run == ODD ? far_indices(LS_INT32, LS_SHAPE(BATCH, CONTEXT))
                                                    : integers(rows, CONTEXT, VOCAB, run, LS_INT32);
         in[1] = t->what == BAD_TARGET && run == ODD
-                    ? far_indices(LS_INT64)
+                    ? far_indices(LS_INT64, LS_SHAPE(BATCH, CONTEXT))
                     : integers(rows, CONTEXT, VOCAB, run + 1, LS_INT64);
         return;
     }
     if (t->data == IMAGES) {
         in[0] = floats(ROWS, 2 * 8 * 8, run);
-        in[1] = integers(ROWS, 1, 4, run, LS_INT64);
+        in[1] = t->what == BAD_TARGET && run == ODD ? far_indices(LS_INT64, LS_SHAPE(ROWS))
+                                                    : integers(ROWS, 1, 4, run, LS_INT64);
         return;
     }
     in[0] = floats(rows, 8, run);
@@ -285,12 +286,20 @@ TEST(replays_of_other_optimizers_have_their_bits)
     CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
 }
 
-TEST(replays_of_sequences_have_their_bits_and_images_with_batch_norm_none)
+TEST(replays_of_sequences_have_their_bits)
 {
-    training_of t = {.make = make_lstm, .clips = true};
+    CHECK_INT(check_bits(&(training_of){.make = make_lstm, .clips = true}).replays, RUNS - PLAIN);
+}
+
+/* The hash covers running statistics and the numbers of batches. */
+TEST(replays_of_images_with_batch_norm_have_their_bits)
+{
+    training_of t = {.make = make_cnn, .data = IMAGES, .clips = true};
     CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
-    t.make = make_cnn, t.data = IMAGES;
-    CHECK_SAYS(check_bits(&t).why, "batch norm counts its batches on the host");
+    t.make = make_residual, t.kind = SGD, t.what = EVALUATES;
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
+    t.half = true, t.clips = false, t.what = AS_EVER;
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
 }
 
 /* Weights of the attention are dropped, and blocks run again in backward. */
@@ -387,6 +396,10 @@ TEST(a_target_that_is_no_class_is_named_and_the_step_not_made)
     CHECK_CONTAINS(facts.error,
                    "cross_entropy: element 0 of target [3,6] is 1099511627776; give values in "
                    "[0,13), or -100 for rows that do not count");
+    const outcome images =
+        check_bits(&(training_of){.make = make_residual, .data = IMAGES, .what = BAD_TARGET});
+    CHECK_INT(images.replays, RUNS - PLAIN);
+    CHECK(images.hash[ODD] != images.hash[ODD - 1]); /* running statistics have moved, as ever */
 }
 
 TEST(a_norm_that_is_not_finite_is_named_and_the_step_not_made)

@@ -46,7 +46,7 @@ typedef enum what {
 } what;
 
 typedef struct training_of {
-    bool floats, half, clips, values, momentum, twice;
+    bool floats, images, half, clips, values, momentum, twice, synced;
     what what;
     int zero;
     bool weighted, in_backward;
@@ -68,9 +68,14 @@ static bool is_odd(const state *s, what of)
 
 static ls_module *make_net(const training_of *t)
 {
-    ls_module *layers[] = {ls_linear_new(8, 16, NULL), ls_dropout_new(0.2),
-                           ls_linear_new(16, 3, NULL)};
-    return t->floats ? ls_sequential_new(layers, 3) : make_gpt();
+    if (t->floats) {
+        ls_module *layers[] = {ls_linear_new(8, 16, NULL), ls_dropout_new(0.2),
+                               ls_linear_new(16, 3, NULL)};
+        return ls_sequential_new(layers, 3);
+    }
+    ls_module *net = t->images ? make_residual() : make_gpt();
+    CHECK_OK(t->synced ? ls_sync_batch_norm_convert(net, ls_world()) : LS_OK);
+    return net;
 }
 
 static ls_tensor *loss_of(const state *s, ls_tensor *x, ls_tensor *y)
@@ -124,7 +129,10 @@ static void make_inputs(const state *s, int run, ls_tensor *in[4])
     const int seed = run + 20 * ls_rank();
     const int64_t rows = is_odd(s, OTHER_SHAPE) && run == ODD ? BATCH - 1 : BATCH;
     for (int i = 0; i < 4; i += 2) {
-        if (s->t->floats) {
+        if (s->t->images) {
+            in[i] = ls_reshape(floats(rows, 2 * 8 * 8, seed + i), LS_SHAPE(rows, 2, 8, 8));
+            in[i + 1] = integers(rows, 1, 4, seed + i, LS_INT64);
+        } else if (s->t->floats) {
             in[i] = floats(rows, 8, seed + i);
             in[i + 1] = floats(rows, 3, seed + i + 50);
         } else {
@@ -198,10 +206,10 @@ static void train_all(const training_of *t, bool captures, outcome *out)
 {
     state s = {.t = t, .captures = captures};
     memset(out, 0, sizeof *out);
-    ls_module *net = ls_ddp_new(make_net(t), ls_world(),
-                                LS_OPTIONS(ls_ddp_options, .bucket_bytes = 1024, .zero = t->zero,
-                                           .first_bucket_bytes = 256,
-                                           .check_every = t->what == COMPARES ? 4 : 100));
+    ls_module *net = ls_ddp_new(
+        make_net(t), ls_world(),
+        LS_OPTIONS(ls_ddp_options, .bucket_bytes = 1024, .zero = t->zero, .first_bucket_bytes = 256,
+                   .broadcast_buffers = !t->images, .check_every = t->what == COMPARES ? 4 : 100));
     CHECK_OK(ls_module_status(net));
     CHECK(ls_world_size() == 1 || strcmp(ls_ddp_backend(net), "nccl") == 0);
     s.net = net;
@@ -269,6 +277,13 @@ DIST_TEST(captured_steps_in_bfloat16_or_without_values_have_their_bits, 2)
     check_bits(&(training_of){.half = true, .clips = true, .values = true});
     CHECK_INT(captured.replays, RUNS - PLAIN);
     check_bits(&(training_of){.floats = true});
+    CHECK_INT(captured.replays, RUNS - PLAIN);
+}
+
+DIST_TEST(captured_steps_with_batch_norm_of_each_rank_have_their_bits, 2)
+{
+    use_cuda();
+    check_bits(&(training_of){.images = true, .clips = true, .values = true});
     CHECK_INT(captured.replays, RUNS - PLAIN);
 }
 
@@ -414,6 +429,8 @@ DIST_TEST(what_a_wrapper_does_that_cannot_be_captured_is_named, 2)
     CHECK_SAYS(captured.why, "ls_backward_weighted over several ranks, whose weights may change");
     check_bits(&(training_of){.floats = true, .values = true, .in_backward = true});
     CHECK_SAYS(captured.why, "ls_ddp_step_in_backward steps within the backward pass");
+    check_bits(&(training_of){.images = true, .values = true, .synced = true});
+    CHECK_SAYS(captured.why, "batch norm over ranks, whose statistics are added on the host");
 }
 
 /* One or two wrapped modules. */

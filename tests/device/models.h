@@ -80,6 +80,42 @@ static inline ls_module *make_cnn(void)
     return ls_sequential_new(layers, 3);
 }
 
+/* A stem and a residual block of two convolutions, each with batch norm. */
+typedef struct residual_net {
+    ls_module base;
+    ls_module *conv[3], *norm[3], *head;
+} residual_net;
+
+static inline ls_tensor *residual_forward(ls_module *m, ls_tensor *x)
+{
+    residual_net *self = (residual_net *)m;
+    ls_tensor *stem = NULL;
+    for (int i = 0; i < 3; i++) {
+        x = ls_batch_norm2d_relu(self->norm[i], ls_forward(self->conv[i], x), i == 2 ? stem : NULL);
+        stem = i == 0 ? x : stem;
+    }
+    x = ls_adaptive_avg_pool2d(x, 2, 2);
+    return ls_forward(self->head, ls_reshape(x, LS_SHAPE(ls_size(x, 0), -1)));
+}
+
+static inline ls_module *make_residual(void)
+{
+    static const ls_module_class cls =
+        LS_MODULE_CLASS(.name = "residual", .forward = residual_forward);
+    static const char *const conv[] = {"conv1", "conv2", "conv3"}, *const norm[] = {"bn1", "bn2",
+                                                                                    "bn3"};
+    residual_net *self = ls_module_new(sizeof *self, &cls);
+    for (int i = 0; i < 3; i++) {
+        self->conv[i] = ls_module_add(
+            &self->base, conv[i],
+            ls_conv2d_new(i == 0 ? 2 : 6, 6, 3,
+                          LS_OPTIONS(ls_conv2d_layer_options, .padding = 1, .bias = false)));
+        self->norm[i] = ls_module_add(&self->base, norm[i], ls_batch_norm2d_new(6, 1e-5, 0.1));
+    }
+    self->head = ls_module_add(&self->base, "head", ls_linear_new(6 * 2 * 2, 4, NULL));
+    return &self->base;
+}
+
 static inline ls_tensor *image_loss(ls_module *net, int seed)
 {
     ls_tensor *x = ls_reshape(floats(ROWS, 2 * 8 * 8, seed), LS_SHAPE(ROWS, 2, 8, 8));

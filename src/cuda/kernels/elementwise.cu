@@ -337,6 +337,14 @@ KERNEL(fill_by)
     }
 }
 
+KERNEL(increment)
+{
+    EACH(i, 1)
+    {
+        k.number[i] += 1;
+    }
+}
+
 KERNEL(add_rows)
 {
     EACH(i, k.rows * k.n)

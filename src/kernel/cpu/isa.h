@@ -101,6 +101,7 @@ void LS__K(fill_by)(float *out, int64_t count, ls__factor value, ls_stream *stre
 /* memory.c */
 void LS__K(copy)(void *out, const void *in, size_t bytes, ls_stream *stream);
 void LS__K(zero)(void *out, size_t bytes, ls_stream *stream);
+void LS__K(increment)(int64_t *number, ls_stream *stream);
 void LS__K(nonfinite)(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
                       ls_stream *stream);
 void LS__K(outside)(const ls__index_check *check, ls_stream *stream);

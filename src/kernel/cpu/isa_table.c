@@ -38,6 +38,7 @@ static const ls__kernels kernels = {
     .fill_by = LS__K(fill_by),
     .copy = LS__K(copy),
     .zero = LS__K(zero),
+    .increment = LS__K(increment),
     .nonfinite = LS__K(nonfinite),
     .outside = LS__K(outside),
     .gather = LS__K(gather),

@@ -29,6 +29,12 @@ void LS__K(zero)(void *out, size_t bytes, ls_stream *stream)
     }
 }
 
+void LS__K(increment)(int64_t *number, ls_stream *stream)
+{
+    (void)stream;
+    *number += 1;
+}
+
 void LS__K(nonfinite)(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
                       ls_stream *stream)
 {

@@ -54,6 +54,7 @@ void ls__ref_fill_by(float *out, int64_t count, ls__factor value, ls_stream *str
 /* memory.c */
 void ls__ref_copy(void *out, const void *in, size_t bytes, ls_stream *stream);
 void ls__ref_zero(void *out, size_t bytes, ls_stream *stream);
+void ls__ref_increment(int64_t *number, ls_stream *stream);
 void ls__ref_nonfinite(int64_t *first, const void *x, ls_dtype dtype, int64_t from, int64_t to,
                        ls_stream *stream);
 void ls__ref_outside(const ls__index_check *check, ls_stream *stream);

@@ -34,6 +34,7 @@ static const ls__kernels table = {
     .fill_by = ls__ref_fill_by,
     .copy = ls__ref_copy,
     .zero = ls__ref_zero,
+    .increment = ls__ref_increment,
     .nonfinite = ls__ref_nonfinite,
     .outside = ls__ref_outside,
     .gather = ls__ref_gather,

@@ -319,12 +319,13 @@ static int64_t factors(const ls__kernels *k, const inputs *in, float *out)
     return 3 * count;
 }
 
-/* Copies, zeros of odd lengths at odd addresses, and the two looks at elements. */
+/* Copies, zeros of odd lengths at odd addresses, a number of 64 bits, and the two looks at
+ * elements. */
 static int64_t bytes(const ls__kernels *k, const inputs *in, float *out)
 {
     const int64_t count = in->rows * in->n;
     const size_t all = (size_t)count * 4;
-    int64_t first[2], *index = allocate((size_t)count * 8);
+    int64_t first[2], number = UINT32_MAX, *index = allocate((size_t)count * 8);
     float *x = allocate(all), *found = out + count;
     k->copy(out, in->x, all, NULL);
     k->zero((char *)out + 1, all / 3, NULL);
@@ -344,9 +345,11 @@ static int64_t bytes(const ls__kernels *k, const inputs *in, float *out)
         k->outside(&check, NULL);
         found[2 + 2 * i] = (float)first[0], found[3 + 2 * i] = (float)first[1];
     }
+    k->increment(&number, NULL);
+    found[6] = (float)(number >> 32), found[7] = (float)(uint32_t)number;
     free(index);
     free(x);
-    return count + 6;
+    return count + 8;
 }
 
 static const sweep_case cases[] = {
