@@ -496,8 +496,10 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task)
     }
     t->losses = calloc((size_t)t->micro, sizeof *t->losses);
     t->micro_batches = calloc((size_t)t->micro, sizeof *t->micro_batches);
+    t->contexts = calloc((size_t)t->micro, sizeof *t->contexts);
     t->experts.rows = calloc(2 * (size_t)task->experts + 1, sizeof *t->experts.rows);
-    if (t->losses == NULL || t->micro_batches == NULL || t->experts.rows == NULL) {
+    if (t->losses == NULL || t->micro_batches == NULL || t->contexts == NULL ||
+        t->experts.rows == NULL) {
         give_up(EXIT_FAILURE, "no memory");
     }
     trainer_export_prepare(t);
@@ -607,23 +609,27 @@ static ls_tensor *with_gates(const trainer *t, ls_tensor *mean)
     return t->task.experts > 0 ? ls_add(mean, ls_moe_loss(t->task.net)) : mean;
 }
 
-/* Forward and backward of one micro-batch; only the last one of a step communicates. Shards are
- * averaged by the reducer, other micro-batches here. */
+/* Forward and backward of one micro-batch, whose mean loss *mean becomes; only the last one of a
+ * step communicates. Shards are averaged by the reducer, other micro-batches here. */
+static ls_status learn_from(trainer *t, const ls_batch *batch, bool last, ls_tensor **mean)
+{
+    const double share = has_shards(t->set) ? 1.0 : 1.0 / (double)t->micro;
+    LS_TRY(ls_ddp_set_sync(t->net, last && !ls_ddp_local(t->net)));
+    *mean = loss_of(t, batch);
+    ls_tensor *whole = with_gates(t, *mean);
+    return t->shares.given ? ls_backward_weighted(whole, (double)batch->count)
+                           : ls_backward(ls_scale(whole, share));
+}
+
 static double micro_batch(trainer *t, bool last)
 {
     ls_batch batch = {.size = sizeof batch};
-    const double share = has_shards(t->set) ? 1.0 : 1.0 / (double)t->micro;
+    ls_tensor *mean = NULL;
     double loss = 0.0;
     trainer_next_batch(t, &batch);
-    LS_CHECK(ls_ddp_set_sync(t->net, last && !ls_ddp_local(t->net)));
-    {
-        LS_SCOPE;
-        ls_tensor *mean = loss_of(t, &batch);
-        ls_tensor *whole = with_gates(t, mean);
-        LS_CHECK(t->shares.given ? ls_backward_weighted(whole, (double)batch.count)
-                                 : ls_backward(ls_scale(whole, share)));
-        LS_CHECK(ls_item(mean, &loss));
-    }
+    LS_SCOPE;
+    LS_CHECK(learn_from(t, &batch, last, &mean));
+    LS_CHECK(ls_item(mean, &loss));
     return loss;
 }
 
@@ -701,24 +707,50 @@ ls_status trainer_replay_step(trainer *t, int64_t step)
     return add_gradients(t);
 }
 
-/* What is repeated: all of a step of one micro-batch, but for its batch and learning rate. */
+/* Micro-batch k of a captured step. Its tensors end with it, but for the loss. */
+static ls_status captured_micro_batch(trainer *t, int64_t k, ls_tensor *const *in, ls_tensor **out)
+{
+    const ls_batch batch = {.size = sizeof batch, .x = in[2 * k], .y = in[2 * k + 1]};
+    ls_tensor *mean = NULL;
+    ls_scope *scope = ls_scope_enter();
+    ls_status status = ls_captured_step_begin(&t->contexts[k]);
+    status = status < 0 ? status : learn_from(t, &batch, k == t->micro - 1, &mean);
+    status = status < 0 ? status : ls_scope_suspend(scope);
+    if (status == LS_OK) {
+        out[k] = ls_detach(mean);
+        status = ls_scope_resume(scope);
+    }
+    ls_scope_leave(scope);
+    return status;
+}
+
+/* What is repeated: all of a step, but for its batches and learning rate. */
 static ls_status captured_step(void *arg, ls_tensor *const *in, ls_tensor **out)
 {
     trainer *t = arg;
-    const ls_batch batch = {.size = sizeof batch, .x = in[0], .y = in[1]};
-    out[0] = loss_of(t, &batch);
-    LS_TRY(ls_backward(with_gates(t, out[0])));
+    for (int64_t k = 0; k < t->micro; k++) {
+        LS_TRY(captured_micro_batch(t, k, in, out));
+    }
     LS_TRY(limit_gradients(t, &t->norm));
     LS_TRY(ls_optim_step(t->optim));
     ls_optim_zero_grad(t->optim);
     return LS_OK;
 }
 
+/* The loader ends a batch with the next one. */
 static ls_status run_captured(trainer *t, double *loss, double *norm)
 {
-    ls_batch batch = {.size = sizeof batch};
-    trainer_next_batch(t, &batch);
-    LS_TRY(ls_captured_run(t->captured, (ls_tensor *[]){batch.x, batch.y}, 2, loss, 1));
+    ls_tensor *in[LS_CAPTURED_MAX];
+    LS_SCOPE;
+    for (int64_t k = 0; k < t->micro; k++) {
+        ls_batch batch = {.size = sizeof batch};
+        trainer_next_batch(t, &batch);
+        t->contexts[k] = batch.context;
+        in[2 * k] = t->micro > 1 ? ls_clone(batch.x) : batch.x;
+        in[2 * k + 1] = t->micro > 1 ? ls_clone(batch.y) : batch.y;
+    }
+    LS_TRY(ls_captured_run(t->captured, in, 2 * (int)t->micro, t->losses, (int)t->micro));
+    *loss = mean_of(t->losses, t->micro);
     *norm = t->norm;
     return check_loss(*loss);
 }
@@ -895,6 +927,7 @@ int trainer_end(trainer *t, const char *note)
     free(t->task.config);
     free(t->export_file);
     free(t->micro_batches);
+    free(t->contexts);
     free(t->experts.rows);
     free(t->losses);
     free(t);

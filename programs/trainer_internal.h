@@ -48,6 +48,7 @@ struct trainer {
     ls_micro_batch *micro_batches; /* [micro], for a pipeline */
     ls_module *net;                /* wrapped */
     ls_captured *captured;         /* of --graph; NULL: none */
+    ls_step_context *contexts;     /* [micro], of a captured step */
     double norm;                   /* of the gradients, which a captured step writes */
     ls_optim *optim;               /* NULL: this rank's stages have no parameters */
     double lr;                     /* of the last step */

@@ -93,24 +93,29 @@ static void check_zero(const trainer_options *o)
     }
 }
 
-/* A captured step is one function of a batch. */
+/* A captured step is one function of its batches. */
 static void check_graph(const trainer_options *o)
 {
-    const char *other = o->accum != 1                     ? "--accum"
-                        : strcmp(o->exact, "layout") == 0 ? "--exact layout"
-                        : o->server != NULL               ? "--server"
-                        : o->local_steps > 0              ? "--local-steps"
-                        : o->shares_of != NULL            ? "--shares"
-                        : o->zero > 0                     ? "--zero"
-                        : trainer_has_hook(o)             ? "--comm"
-                        : o->plan != NULL                 ? "--plan"
-                        : o->mesh != NULL                 ? "--mesh"
-                                                          : NULL;
+    const char *other = strcmp(o->exact, "layout") == 0 ? "--exact layout"
+                        : o->server != NULL             ? "--server"
+                        : o->local_steps > 0            ? "--local-steps"
+                        : o->shares_of != NULL          ? "--shares"
+                        : o->zero > 0                   ? "--zero"
+                        : trainer_has_hook(o)           ? "--comm"
+                        : o->plan != NULL               ? "--plan"
+                        : o->mesh != NULL               ? "--mesh"
+                                                        : NULL;
     if (o->graph && other != NULL) {
         give_up(EXIT_USAGE,
-                "--graph with %s: a captured step is that of one batch on each rank; leave one of "
-                "them out",
+                "--graph with %s: a captured step is that of whole replicas, which average their "
+                "gradients as they are; leave one of them out",
                 other);
+    }
+    if (o->graph && o->accum > LS_CAPTURED_MAX / 2) {
+        give_up(EXIT_USAGE,
+                "--graph with --accum %lld: a captured step has at most %d micro-batches; give "
+                "fewer, of a larger --batch",
+                (long long)o->accum, LS_CAPTURED_MAX / 2);
     }
 }
 

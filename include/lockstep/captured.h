@@ -27,6 +27,17 @@
  * kernels. Every run has the results of the function itself, to the bit: the learning rate and the
  * step count of an optimizer, and the masks of a dropout (ls_step_begin) are those of the run.
  *
+ * Gradients are accumulated within the step: it takes the batches of all micro-batches as inputs,
+ * and begins each one with ls_captured_step_begin, so that masks of a replay are its own. Only the
+ * last backward exchanges (ls_ddp_set_sync).
+ *
+ *     for (int k = 0; k < MICRO; k++) {
+ *         LS_TRY(ls_captured_step_begin(&t->context[k]));
+ *         ls_tensor *loss = ls_cross_entropy(ls_forward(t->net, in[2 * k]), in[2 * k + 1], NULL);
+ *         LS_TRY(ls_ddp_set_sync(t->net, k == MICRO - 1));
+ *         LS_TRY(ls_backward(ls_scale(loss, 1.0 / MICRO)));
+ *     }
+ *
  * A replay repeats the device's work with the arguments of the recorded run. Everything else must
  * be the same in each run: numbers of the host are those of the recorded run (the largest norm of
  * clipping, a dropout's probability, training mode, frozen parameters), other work of the function
@@ -38,7 +49,8 @@
  * without a capture, and so is every run of a step that cannot be captured, because in it
  *   - the program reads or waits for the device (ls_item, ls_copy_out), makes tensors of numbers of
  *     its own (ls_from_data, ls_full: give them as inputs), or computes on the processor;
- *   - ranks exchange something that is not captured, or numbers are drawn by ls_rand;
+ *   - ranks exchange something that is not captured, numbers are drawn by ls_rand, or
+ *     ls_step_begin is called;
  *   - or the device captures nothing: the processor does not.
  * ls_captured_why names the reason. Two checks are captured: the device checks indices of
  * ls_embedding and targets of losses, and *norm of ls_clip_grad_norm is written when the run
@@ -56,6 +68,7 @@
 #ifndef LOCKSTEP_CAPTURED_H
 #define LOCKSTEP_CAPTURED_H
 
+#include <lockstep/random.h>
 #include <lockstep/tensor.h>
 
 #ifdef __cplusplus
@@ -67,7 +80,7 @@ extern "C" {
  * An error ends the run, and is returned. */
 typedef ls_status (*ls_step_fn)(void *arg, ls_tensor *const *inputs, ls_tensor **outputs);
 
-#define LS_CAPTURED_MAX 32 /* inputs of a step, and outputs */
+#define LS_CAPTURED_MAX 256 /* inputs of a step, and outputs */
 
 typedef struct ls_captured ls_captured;
 
@@ -88,6 +101,12 @@ LS_API void ls_captured_free(ls_captured *captured);
  * made without a capture. */
 LS_API ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
                                  double *values, int value_count);
+
+/* ls_step_begin (random.h) for a micro-batch within the step, or as outside of steps. Each replay
+ * reads the context at this address when it begins: it outlives the captured step, and the program
+ * writes it before each run. A run with another sample offset there than the recorded one is made
+ * without the capture. LS_ERR_INVALID for NULL. */
+LS_API ls_status ls_captured_step_begin(const ls_step_context *context);
 
 /* Why the step is not captured; "" if it is, or if that is not known before the third run. Valid
  * until the next run. */

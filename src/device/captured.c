@@ -193,6 +193,7 @@ void ls__captured_enter(ls__captured *captured, bool records)
     captured->records = records;
     captured->number_count = captured->result_count = 0;
     captured->noticed = 0;
+    captured->contexts = 0;
     captured->gated = false;
     ls__self.captured = captured;
 }
@@ -216,6 +217,16 @@ ls_status ls__captured_make_room(ls__captured *c)
     }
     ls__captured_forget(c);
     return ls__fail(LS_ERR_MEMORY, "a captured step: no memory");
+}
+
+bool ls__captured_fits(const ls__captured *c)
+{
+    for (int i = 0; i < c->number_count; i++) {
+        if (c->numbers[i].fits != NULL && !c->numbers[i].fits(&c->numbers[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static void undo_before(const ls__captured *c, int end)

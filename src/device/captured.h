@@ -8,7 +8,8 @@
  *
  *     numbers   a learning rate with the step's corrections; the stream of a dropout. Kernels read
  *               the slot in place of their argument. `renew` gives the number of a replay, and does
- *               what else the operation does on the host: it counts a step, a draw.
+ *               what else the operation does on the host: it counts a step, a draw, or begins
+ *               the context of a micro-batch.
  *     results   what kernels have found out and the program must hear: an index outside of its
  *               table, the gradients' norm. They are read with the losses, and `take` says it.
  *
@@ -32,6 +33,8 @@ struct ls__captured_number {
     void (*undo)(const ls__captured_number *number); /* what renew counted; NULL: nothing */
     void *of;
     int64_t which;
+    /* Whether the next run may be a replay; NULL: it may. */
+    bool (*fits)(const ls__captured_number *number);
 };
 
 typedef struct ls__captured_result ls__captured_result;
@@ -85,6 +88,7 @@ typedef struct ls__captured {
     ls__captured_ranks *ranks; /* NULL: nobody has joined */
     uint64_t step;             /* its number among those of `ranks` */
     uint64_t noticed;          /* exchanges of this run that `ranks` has made */
+    uint64_t contexts;         /* of steps, which this run has begun so that replays begin them */
     bool records;              /* else it watches */
     void *blocks;              /* where memory comes from while it records (tensor/storage.c) */
     char why[256];             /* it cannot be captured; "": nothing speaks against it */
@@ -134,6 +138,8 @@ void ls__captured_enter(ls__captured *captured, bool records);
 void ls__captured_leave(void);
 /* Room for what the last run has counted. LS_ERR_MEMORY. */
 ls_status ls__captured_make_room(ls__captured *captured);
+/* Whether the next run may be a replay. */
+bool ls__captured_fits(const ls__captured *captured);
 /* The numbers of the next replay, in captured->values. What was counted is undone on failure. */
 ls_status ls__captured_renew(ls__captured *captured);
 void ls__captured_undo(const ls__captured *captured);

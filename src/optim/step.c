@@ -328,7 +328,7 @@ static ls_status renew_end(const ls__captured_number *n, void *slot)
 /* The step under way may be a captured one: then each replay begins here, … */
 static void capture_begin(ls_optim *o)
 {
-    (void)ls__captured_number_add(&(ls__captured_number){renew_step, NULL, o, 0}, NULL, 0);
+    (void)ls__captured_number_add(&(ls__captured_number){.renew = renew_step, .of = o}, NULL, 0);
     if (ls__self.captured != NULL && !ls__self.captured->gated) {
         (void)ls__captured_gate(&(ls__captured_result){0}, (ls__step_gate){.max_norm = INFINITY});
     }
@@ -337,15 +337,16 @@ static void capture_begin(ls_optim *o)
 /* … ends here, … */
 static void capture_end(ls_optim *o)
 {
-    (void)ls__captured_number_add(&(ls__captured_number){renew_end, NULL, o, 0}, NULL, 0);
+    (void)ls__captured_number_add(&(ls__captured_number){.renew = renew_end, .of = o}, NULL, 0);
 }
 
 /* … and reads the numbers of each part from memory. */
 static const ls__step_numbers *capture_part(ls_optim *o, int param, const ls__step_part *part)
 {
     const ls__step_numbers now = numbers_of(o, part->lr, part->step);
-    return ls__captured_number_add(&(ls__captured_number){renew_part, undo_part, o, param}, &now,
-                                   sizeof now);
+    return ls__captured_number_add(
+        &(ls__captured_number){.renew = renew_part, .undo = undo_part, .of = o, .which = param},
+        &now, sizeof now);
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
  *                            inputs, and what the recorded run took: blocks of its own
  */
 #include <lockstep/captured.h>
+#include <lockstep/random.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,6 +132,43 @@ int64_t ls_captured_replays(const ls_captured *captured)
     return captured != NULL ? captured->replays : 0;
 }
 
+/* ---- contexts of micro-batches --------------------------------------------------------------- */
+
+/* Has no undo: draws of a round that has ended need not be taken back right. */
+static ls_status renew_context(const ls__captured_number *n, void *slot)
+{
+    (void)slot;
+    ls_step_begin(*(const ls_step_context *)n->of);
+    return LS_OK;
+}
+
+/* The offset is an argument of the recorded kernels. */
+static bool has_offset(const ls__captured_number *n)
+{
+    return ((const ls_step_context *)n->of)->sample_offset == n->which;
+}
+
+ls_status ls_captured_step_begin(const ls_step_context *context)
+{
+    if (ls__tensors_get("captured_step_begin") == NULL) {
+        return ls__self.status;
+    }
+    if (context == NULL) {
+        return ls__fail(LS_ERR_INVALID, "captured_step_begin: the context is NULL; give its "
+                                        "address, which each run of the step reads");
+    }
+    ls_step_begin(*context);
+    if (ls__self.captured != NULL) {
+        ls__self.captured->contexts++;
+        (void)ls__captured_number_add(&(ls__captured_number){.renew = renew_context,
+                                                             .of = (void *)(uintptr_t)context,
+                                                             .which = context->sample_offset,
+                                                             .fits = has_offset},
+                                      NULL, 0);
+    }
+    return LS_OK;
+}
+
 /* ---- a run as any program's ----------------------------------------------------------------- */
 
 /* Output i of the step; NULL with the error set. */
@@ -178,20 +216,35 @@ static ls_status run_plainly(ls_captured *c, const captured_run *run)
     return status;
 }
 
-/* Exchanges between ranks are known by their number, `before` the step and now. */
-static void refuse_exchanges(const ls_captured *c, uint64_t before)
+/* What is known by its number alone, before the step and after it. */
+typedef struct step_counts {
+    uint64_t exchanges; /* between ranks */
+    uint64_t contexts;  /* that have begun */
+} step_counts;
+
+static step_counts counts_of(const captured_run *run)
 {
-    if (ls__self.exchanges - before != c->noted.noticed) {
+    return (step_counts){ls__self.exchanges, run->tensors->runtime->draw_round};
+}
+
+static void refuse_unnoted(const ls_captured *c, const captured_run *run, step_counts before)
+{
+    const step_counts now = counts_of(run);
+    if (now.exchanges - before.exchanges != c->noted.noticed) {
         ls__captured_refuse("ranks exchange something");
+    }
+    if (now.contexts - before.contexts != c->noted.contexts) {
+        ls__captured_refuse("ls_step_begin, whose context would be that of every run; call "
+                            "ls_captured_step_begin");
     }
 }
 
 static ls_status run_watched(ls_captured *c, const captured_run *run)
 {
-    const uint64_t exchanges = ls__self.exchanges;
+    const step_counts before = counts_of(run);
     ls__captured_enter(&c->noted, false);
     const ls_status status = run_plainly(c, run);
-    refuse_exchanges(c, exchanges);
+    refuse_unnoted(c, run, before);
     ls__captured_leave();
     c->alike = status == LS_OK ? 2 : c->alike;
     return status;
@@ -342,9 +395,9 @@ static ls_status record_step(ls_captured *c, const captured_run *run)
         inputs[i] = input_of(c, run, i);
         LS_TRY(ls_tensor_status(inputs[i]));
     }
-    const uint64_t exchanges = ls__self.exchanges;
+    const step_counts before = counts_of(run);
     LS_TRY(call_step(c, inputs, outputs));
-    refuse_exchanges(c, exchanges);
+    refuse_unnoted(c, run, before);
     for (int i = 0; i < run->key.outputs; i++) {
         const ls__record *out = output_of(run->tensors, outputs[i], i);
         if (out == NULL) {
@@ -536,7 +589,7 @@ static ls__captured_act choose_act(ls_captured *c, const captured_run *run)
     }
     const bool same = memcmp(&run->key, &c->key, sizeof run->key) == 0;
     if (c->graph != NULL) {
-        return same ? LS__CAPTURED_REPLAY : LS__CAPTURED_PLAIN;
+        return same && ls__captured_fits(&c->noted) ? LS__CAPTURED_REPLAY : LS__CAPTURED_PLAIN;
     }
     if (c->noted.why[0] == '\0') {
         judge(c, run);

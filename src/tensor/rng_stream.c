@@ -210,8 +210,9 @@ static const uint64_t *slot_of(ls__draw_place *place, ls__rng_use use, uint64_t 
     return ls__self.replay != NULL
                ? ls__captured_number_find(renew_id, &id, sizeof id)
                : ls__captured_number_add(
-                     &(ls__captured_number){renew_id, undo_id, place, (int64_t)use}, &id,
-                     sizeof id);
+                     &(ls__captured_number){
+                         .renew = renew_id, .undo = undo_id, .of = place, .which = (int64_t)use},
+                     &id, sizeof id);
 }
 
 ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,

@@ -16,7 +16,7 @@
 
 int cuStreamSynchronize(void *stream); /* the driver's */
 
-enum { HELD = 60 };
+enum { HELD = 60, MORE_MAX = 2 };
 
 __attribute__((constructor)) static void prepare(void)
 {
@@ -44,7 +44,9 @@ typedef enum what {
     FAILS,
     MOVES,
     FULL,
-    EVALUATES
+    EVALUATES,
+    OTHER_OFFSET,
+    BEGINS_ITSELF
 } what;
 typedef enum kind { ADAMW, SGD, RMSPROP } kind;
 
@@ -54,6 +56,7 @@ typedef struct training_of {
     kind kind;
     bool half, clips;
     what what;
+    int more; /* micro-batches before the one of the step */
 } training_of;
 
 typedef struct state {
@@ -62,6 +65,7 @@ typedef struct state {
     ls_optim *optim;
     double norm;
     int calls;
+    ls_step_context context[1 + MORE_MAX];
     ls_tensor *held[HELD]; /* by the program, from the run after the recorded one on */
     bool captures;
 } state;
@@ -81,6 +85,26 @@ static ls_tensor *loss_of(const state *s, ls_tensor *const *in)
     return s->t->data != FLOATS ? ls_cross_entropy(y, in[1], NULL) : ls_mse_loss(y, in[1]);
 }
 
+static ls_status begin_context(const state *s, int k)
+{
+    if (s->t->what == BEGINS_ITSELF) {
+        ls_step_begin(s->context[k]);
+        return LS_OK;
+    }
+    return ls_captured_step_begin(&s->context[k]);
+}
+
+/* Of the further micro-batches, each of which draws numbers of its own. */
+static ls_status add_gradients(const state *s, ls_tensor *const *in, ls_tensor **out)
+{
+    for (int k = 1; k <= s->t->more; k++) {
+        LS_TRY(begin_context(s, k));
+        out[k] = loss_of(s, in + (ptrdiff_t)2 * k);
+        LS_TRY(ls_backward(out[k]));
+    }
+    return s->t->more > 0 ? begin_context(s, 0) : LS_OK;
+}
+
 static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
 {
     state *s = arg;
@@ -92,6 +116,7 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
     if (s->t->what == KERNEL_FAILS && s->captures && s->calls == PLAIN + 1) {
         fake_cuda_fail_next(700);
     }
+    LS_TRY(add_gradients(s, in, out));
     out[0] = loss_of(s, in);
     if (s->t->what == READS || (s->t->what == READS_LATE && s->calls == PLAIN + 1)) {
         LS_TRY(ls_item(out[0], &seen));
@@ -171,8 +196,19 @@ static void hold_memory(state *s, int run)
     }
 }
 
+/* Steps that do not follow each other. */
+static void set_contexts(state *s, int run)
+{
+    const bool moves = s->t->what == OTHER_OFFSET && run == ODD;
+    for (int k = 0; k <= s->t->more; k++) {
+        s->context[k] = (ls_step_context){.step = (uint64_t)((5 * run + 7 * k * k) % 31),
+                                          .sample_offset = moves && k == 1 ? BATCH : 0};
+    }
+}
+
 static void before_run(state *s, int run)
 {
+    set_contexts(s, run);
     if (s->t->what == MOVES && run == ODD) {
         CHECK_OK(ls_module_to(s->net, "cpu"));
         CHECK_OK(ls_module_to(s->net, "cuda"));
@@ -198,16 +234,20 @@ static void before_run(state *s, int run)
 static void run_once(state *s, ls_captured *captured, int run, outcome *out)
 {
     LS_SCOPE;
-    ls_tensor *in[2], *loss = NULL;
+    const int count = 1 + s->t->more;
+    ls_tensor *in[2 + 2 * MORE_MAX], *loss[1 + MORE_MAX] = {NULL};
+    double value[1 + MORE_MAX] = {0};
     before_run(s, run);
-    make_inputs(s->t, run, in);
-    s->norm = 0.0;
-    if (captured != NULL) {
-        out->status[run] = ls_captured_run(captured, in, 2, &out->loss[run], 1);
-    } else {
-        out->status[run] = step(s, in, &loss);
-        CHECK(out->status[run] < 0 || ls_item(loss, &out->loss[run]) == LS_OK);
+    for (int k = 0; k < count; k++) {
+        make_inputs(s->t, run + 20 * k, in + (ptrdiff_t)2 * k);
     }
+    s->norm = 0.0;
+    out->status[run] = captured != NULL ? ls_captured_run(captured, in, 2 * count, value, count)
+                                        : step(s, in, loss);
+    for (int k = 0; k < count && out->status[run] == LS_OK; k++) {
+        CHECK_OK(captured == NULL ? ls_item(loss[k], &value[k]) : LS_OK);
+    }
+    out->loss[run] = value[0] + 3.0 * value[1] + 7.0 * value[2];
     if (out->status[run] < 0) {
         ls_optim_zero_grad(s->optim);
         out->loss[run] = 0.0;
@@ -347,6 +387,20 @@ TEST(programs_that_evaluate_and_take_memory_between_replays_do_not_disturb_them)
     CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
 }
 
+TEST(micro_batches_of_a_replay_draw_the_numbers_of_their_contexts)
+{
+    training_of t = {.make = make_gpt, .clips = true, .more = 2};
+    outcome facts = check_bits(&t);
+    CHECK_INT(facts.replays, RUNS - PLAIN);
+    CHECK_INT(facts.calls, PLAIN + 1);
+    t.make = make_attending, t.half = true;
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
+    t.what = OTHER_OFFSET;
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN - 1);
+    t.what = BAD_INDEX; /* in the last one */
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
+}
+
 /* ---- what is not captured ------------------------------------------------------------------- */
 
 TEST(a_step_that_reads_is_named_and_made_without_a_capture)
@@ -359,6 +413,10 @@ TEST(a_step_that_reads_is_named_and_made_without_a_capture)
     facts = check_bits(&(training_of){.make = make_gpt, .what = DRAWS});
     CHECK_INT(facts.replays, 0);
     CHECK_SAYS(facts.why, "ls_rand and ls_randn, whose numbers would be those of every step");
+    facts = check_bits(&(training_of){.make = make_gpt, .more = 1, .what = BEGINS_ITSELF});
+    CHECK_INT(facts.replays, 0);
+    CHECK_SAYS(facts.why, "ls_step_begin, whose context would be that of every run; call "
+                          "ls_captured_step_begin");
 }
 
 TEST(other_shapes_run_as_they_are_between_replays)
@@ -590,6 +648,9 @@ TEST(calls_that_make_no_sense_are_refused)
         CHECK_STATUS(ls_captured_run(NULL, &x, 1, &value, 1), LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(),
                    "captured_run: the step is NULL; check what ls_captured_new returned");
+        CHECK_STATUS(ls_captured_step_begin(NULL), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(), "captured_step_begin: the context is NULL; give its "
+                                       "address, which each run of the step reads");
         ls_captured *inner = ls_captured_new(of_two_elements, NULL);
         CHECK_STATUS(ls_captured_run(inner, &x, LS_CAPTURED_MAX + 1, &value, 1), LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(), "captured_run: %d inputs%s and %d values%s; give 0 to %d "

@@ -42,6 +42,7 @@ typedef enum what {
     JOINS,       /* has no more data in one run */
     DIES,        /* before one run */
     HANGS,       /* the kernels of one run do */
+    OFFSETS,     /* the micro-batch before the last one has another sample offset in one run */
     COMPARES     /* all ranks: every few steps */
 } what;
 
@@ -59,6 +60,7 @@ typedef struct state {
     double norm;
     int calls, run;
     bool captures;
+    ls_step_context context[2]; /* of the last micro-batch, and of the one before it */
 } state;
 
 static bool is_odd(const state *s, what of)
@@ -89,7 +91,9 @@ static ls_status add_gradients(state *s, ls_tensor *const *in, ls_tensor **loss)
 {
     if (s->t->twice) {
         LS_NO_SYNC(s->net);
+        LS_TRY(ls_captured_step_begin(&s->context[1]));
         LS_TRY(ls_backward(loss_of(s, in[2], in[3])));
+        LS_TRY(ls_captured_step_begin(&s->context[0]));
     }
     *loss = loss_of(s, in[0], in[1]);
     return s->t->weighted ? ls_backward_weighted(*loss, 2.0) : ls_backward(*loss);
@@ -158,7 +162,12 @@ static void before_run(state *s, int run)
         (void)kill(getpid(), SIGKILL);
     }
     fake_cuda_fail_graph(is_odd(s, FAILS) && run == PLAIN && s->captures ? 2 : 0);
-    ls_step_begin((ls_step_context){.step = (uint64_t)run, .sample_offset = ls_rank() * BATCH});
+    for (int i = 0; i < 2; i++) {
+        s->context[i] = (ls_step_context){.step = (uint64_t)(run + i * (3 + run % 2)),
+                                          .sample_offset = ls_rank() * BATCH};
+    }
+    s->context[1].sample_offset += is_odd(s, OFFSETS) && run == ODD;
+    ls_step_begin(s->context[0]);
     ls_optim_set_lr(s->optim, 0.002 * (1 + run % 5));
 }
 
@@ -290,8 +299,12 @@ DIST_TEST(captured_steps_with_batch_norm_of_each_rank_have_their_bits, 2)
 DIST_TEST(micro_batches_of_a_captured_step_are_reduced_once, 2)
 {
     use_cuda();
-    check_bits(&(training_of){.floats = true, .clips = true, .values = true, .twice = true});
+    training_of t = {.floats = true, .clips = true, .values = true, .twice = true};
+    check_bits(&t);
     CHECK_INT(captured.replays, RUNS - PLAIN);
+    t.what = OFFSETS;
+    check_bits(&t);
+    CHECK_INT(captured.replays, RUNS - PLAIN - 1);
 }
 
 /* ---- ranks that differ ---------------------------------------------------------------------- */

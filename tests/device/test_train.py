@@ -203,10 +203,23 @@ def captured_steps_of_replicas_have_the_losses_of_others():
 
 
 @test
+def captured_steps_that_accumulate_have_the_losses_of_others():
+    for ranks in (1, 2):
+        plain, shown = cuda_losses(ranks, "--steps", 8, "--accum", 3)
+        captured, also = cuda_losses(ranks, "--steps", 8, "--accum", 3, "--graph")
+        assert plain == captured and len(plain.split()) >= 8, (plain, captured)
+        assert "6 of the steps were replays" in also and (ranks == 1 or BY_NCCL in also), also
+        assert evaluated(shown) == evaluated(also), (shown, also)
+
+
+@test
 def what_a_captured_step_cannot_do_is_refused():
     needs_kernels()
-    said, _ = job("--graph", "--accum", 2).communicate(timeout=60)
-    says(said, "--graph with %s: a captured step is that of one batch on each rank; leave one of them out")
+    said, _ = job("--graph", "--zero", 1).communicate(timeout=60)
+    says(said, "--graph with %s: a captured step is that of whole replicas, which average their gradients as they are; "
+               "leave one of them out")
+    said, _ = job("--graph", "--accum", 129).communicate(timeout=60)
+    says(said, "--graph with --accum %lld: a captured step has at most %d micro-batches; give fewer, of a larger --batch")
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------------
