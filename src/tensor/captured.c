@@ -134,7 +134,7 @@ int64_t ls_captured_replays(const ls_captured *captured)
 
 /* ---- contexts of micro-batches --------------------------------------------------------------- */
 
-/* Has no undo: draws of a round that has ended need not be taken back right. */
+/* Without an undo: draws of a round that has ended are not taken back. */
 static ls_status renew_context(const ls__captured_number *n, void *slot)
 {
     (void)slot;
