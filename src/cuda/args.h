@@ -75,7 +75,8 @@ struct cuda_count_targets_args {
     double *count;
     const void *target;
     size_t index_bytes;
-    int64_t rows, ignore;
+    int64_t rows, ignore, n;
+    const float *weight; /* [n] of each class; NULL: 1 */
 };
 
 struct cuda_cross_entropy_rows_args { /* nll: x are log-probabilities */

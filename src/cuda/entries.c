@@ -158,7 +158,7 @@ void ls__cuda_outside(const ls__index_check *check, ls_stream *stream)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* workspace: the number of rows that count, and the loss of each row. */
+/* workspace: the number of rows that count, or the weights of their classes; the loss of each row. */
 static void row_losses(struct cuda_cross_entropy_rows_args k, ls_stream *stream)
 {
     const ls__cross_entropy *of = &k.of;
@@ -169,7 +169,9 @@ static void row_losses(struct cuda_cross_entropy_rows_args k, ls_stream *stream)
                                                   .target = of->target,
                                                   .index_bytes = of->index_bytes,
                                                   .rows = of->rows,
-                                                  .ignore = of->ignore};
+                                                  .ignore = of->ignore,
+                                                  .n = of->n,
+                                                  .weight = of->weight};
     const struct cuda_sum_end_args mean = {
         .out = of->loss, .partial = k.losses, .count = of->rows, .over = memory};
     if ((size_t)of->rows >= LS__CUDA_WORKSPACE / sizeof *memory) {

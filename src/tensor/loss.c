@@ -310,6 +310,14 @@ static bool read_weight(ls__call *call, ls_tensor *weight, int64_t classes, ls__
                             known ? ls__shape_print(LS_SHAPE(classes)).text : "C");
         return false;
     }
+    if (one.on != call->on) {
+        (void)ls__call_fail(
+            call, LS_ERR_INVALID,
+            "the weight of the classes is on device \"%s\", and argument 1 on device "
+            "\"%s\"; bring one of them there with ls_to",
+            one.on->device->name, call->on->device->name);
+        return false;
+    }
     *out = ls__call_dense(&one, 0);
     call->failed = one.failed;
     return call->failed == NULL;

@@ -247,6 +247,14 @@ TEST(operands_on_two_devices_are_refused)
             ls_error_message(),
             "argument %d is on device \"%s\", and one before it on device \"%s\"; bring one of "
             "them there with ls_to");
+        ls_tensor *logits = ls_ones(LS_SHAPE(2, 4), LS_FLOAT32);
+        ls_tensor *target = ls_zeros(LS_SHAPE(2), LS_INT64);
+        CHECK(ls_tensor_status(ls_cross_entropy(
+                  logits, target, LS_OPTIONS(ls_cross_entropy_options, .weight = here))) ==
+              LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(),
+                   "the weight of the classes is on device \"%s\", and argument 1 on device "
+                   "\"%s\"; bring one of them there with ls_to");
     }
     CHECK_OK(ls_finalize());
     loop_free();

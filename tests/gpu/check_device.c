@@ -115,6 +115,10 @@ OP(attention_to_all, ls_attention(x, y, z, LS_OPTIONS(ls_attention_options, .dro
 OP(cross_entropy, ls_cross_entropy(x, indices(37, 101), NULL))
 OP(smoothed, ls_cross_entropy(x, indices(37, 101),
                               LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 0.1)))
+OP(weighted,
+   ls_cross_entropy(x, indices(37, 101),
+                    LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 0.1, .z_loss = 0.05,
+                               .weight = ls_detach(ls_add_scalar(ls_mul(y, y), 0.5)))))
 OP(mse, ls_mse_loss(x, y))
 OP(bce, ls_bce_with_logits(x, ls_sigmoid(y)))
 OP(nll, ls_nll_loss(ls_log_softmax(x, -1), indices(37, 101)))
@@ -240,6 +244,7 @@ static const operation operations[] = {
      false},
     {"cross_entropy", cross_entropy, {DIMS(37, 101)}, false},
     {"cross_entropy, smoothed", smoothed, {DIMS(37, 101)}, false},
+    {"cross_entropy, weighted", weighted, {DIMS(37, 101), DIMS(101)}, true},
     {"mse_loss", mse, TWO, false},
     {"bce_with_logits", bce, TWO, true},
     {"nll_loss", nll, {DIMS(37, 101)}, false},

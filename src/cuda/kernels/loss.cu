@@ -4,12 +4,19 @@
  * are read three times. */
 #include "common.cuh"
 
+/* NaN of a class that is none: a captured step says so after it has been made (first_end). */
+static __device__ __inline__ float weight_of(const float *weight, int64_t target, int64_t n)
+{
+    return weight == NULL ? 1.0f : target >= 0 && target < n ? weight[target] : NAN;
+}
+
 KERNEL(count_targets)
 {
     double count = 0.0;
     WITHIN(i, k.rows)
     {
-        count += index_at(k.target, k.index_bytes, i) != k.ignore ? 1.0 : 0.0;
+        const int64_t target = index_at(k.target, k.index_bytes, i);
+        count += target != k.ignore ? (double)weight_of(k.weight, target, k.n) : 0.0;
     }
     count = sum_of(count);
     if (threadIdx.x == 0) {
@@ -17,7 +24,7 @@ KERNEL(count_targets)
     }
 }
 
-/* NaN of a class that is none: a captured step says so after it has been made (first_end). */
+/* NaN of such a class, too. */
 static __device__ __inline__ float at_class(ls__real x, int64_t first, int64_t target, int64_t n)
 {
     return target >= 0 && target < n ? get(x, first + target) : NAN;
@@ -39,14 +46,16 @@ static __device__ void nll_row(const cuda_cross_entropy_rows_args &k, int64_t r,
     }
 }
 
-/* -(1 - e) log p[target] - e mean(log p), with e the smoothing, plus z (log sum exp)^2. */
+/* -(1 - e) log p[target] - e mean(log p), with e the smoothing, plus z (log sum exp)^2; with weights w of
+ * classes w[target] times this, but -e mean(w log p). */
 static __device__ void cross_entropy_row(const cuda_cross_entropy_rows_args &k, int64_t r,
                                          int64_t target)
 {
     const ls__real x = real_of(k.logits, k.half), dx = real_of(k.dlogits, k.half);
     const int64_t n = k.of.n, first = r * n;
-    const float e = (float)k.of.smoothing, z = (float)k.of.z_loss;
-    float max = -INFINITY, sum = 0.0f, mean = 0.0f;
+    const float e = (float)k.of.smoothing, z = (float)k.of.z_loss, *weight = k.of.weight;
+    const float own = weight_of(weight, target, n);
+    float max = -INFINITY, sum = 0.0f, mean = 0.0f, shares = 0.0f;
     WITHIN(j, n)
     {
         max = fmaxf(max, get(x, first + j));
@@ -55,22 +64,25 @@ static __device__ void cross_entropy_row(const cuda_cross_entropy_rows_args &k, 
     WITHIN(j, n)
     {
         sum += expf(get(x, first + j) - max);
-        mean += get(x, first + j);
+        mean += weight_of(weight, j, n) * get(x, first + j);
+        shares += weight_of(weight, j, n);
     }
     sum = sum_of(sum);
     mean = e > 0.0f ? sum_of(mean) / (float)n : 0.0f;
+    shares = weight == NULL ? 1.0f : sum_of(shares) / (float)n;
     const float log_sum = max + logf(sum), wanted = at_class(x, first, target, n);
     __syncthreads(); /* all have read it before it is overwritten */
     if (threadIdx.x == 0) {
         double loss = (1.0 - k.of.smoothing) * (double)(log_sum - wanted);
-        loss += e > 0.0f ? k.of.smoothing * (double)(log_sum - mean) : 0.0;
-        k.losses[r] = loss + (z > 0.0f ? k.of.z_loss * (double)log_sum * (double)log_sum : 0.0);
+        loss += z > 0.0f ? k.of.z_loss * (double)log_sum * (double)log_sum : 0.0;
+        loss *= (double)own;
+        k.losses[r] = loss + (e > 0.0f ? k.of.smoothing * (double)(shares * log_sum - mean) : 0.0);
     }
-    const float times = z > 0.0f ? 1.0f + 2.0f * z * log_sum : 1.0f;
+    const float times = own * (z > 0.0f ? 1.0f + 2.0f * z * log_sum : 1.0f) + e * (shares - own);
     const float count = (float)*k.count;
     WITHIN(j, k.dlogits != NULL ? n : 0)
     {
-        const float share = (j == target ? 1.0f - e : 0.0f) + e / (float)n;
+        const float share = (j == target ? own * (1.0f - e) : 0.0f) + e / (float)n * weight_of(weight, j, n);
         put(dx, first + j, (times * expf(get(x, first + j) - max) / sum - share) / count);
     }
 }
