@@ -1,18 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DIST_TEST: the body of a test on N ranks, each a process started by ls_spawn; or, with
  * TEST_MPI=openmpi or mpich, by that MPI's mpirun, with their data over it. With TEST_DEVICE
- * tensors are made on that device. */
+ * tensors are made on that device; with TEST_BITS each rank adds a line to that file, which tells
+ * what elements it has read, so that two runs can be compared. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
+#include "base/crc32c.h"
 #include "comm/core/comm.h"
 #include "comm/core/group.h"
 #include "comm/core/progress_lock.h"
 #include "comm/core/remote_rank.h"
 #include "comm/transport/mpi.h"
+#include "elements.h"
 #include "harness.h"
+
+static uint32_t read_crc; /* of all elements that this rank's test has read */
+static uint64_t read_bytes;
+
+void test_note_elements(const void *at, size_t bytes)
+{
+    read_crc = ls__crc32c(read_crc, at, bytes);
+    read_bytes += bytes;
+}
+
+static void tell_bits(const test_case *test)
+{
+    const char *path = getenv("TEST_BITS");
+    char line[256];
+    const int length = snprintf(line, sizeof line, "%s rank %d: %llu bytes, crc %08x\n", test->name,
+                                ls_rank(), (unsigned long long)read_bytes, (unsigned)read_crc);
+    const int file = path != NULL ? open(path, O_WRONLY | O_APPEND | O_CREAT, 0644) : -1;
+    CHECK(path == NULL || write(file, line, (size_t)length) == length);
+    CHECK(path == NULL || close(file) == 0);
+}
 
 /* Where each rank has a pretended host of its own under mpirun, the bytes of its collectives left
  * it over MPI, not over TCP or shared memory. */
@@ -39,6 +63,7 @@ static int rank_main(void *arg)
     const char *device = getenv("TEST_DEVICE");
     CHECK_OK(device != NULL ? ls_device_use(device) : LS_OK);
     test->body();
+    tell_bits(test);
     check_bytes_over_mpi();
     CHECK_OK(ls_finalize());
     return 0;

@@ -7,6 +7,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -29,10 +30,11 @@ static int64_t tokens_of(int rank)
 static ls_tensor *numbers(ls_shape shape, int key)
 {
     ls_tensor *t = ls_empty(shape, LS_FLOAT32);
-    float *at = ls_data(t);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
         at[i] = sinf((float)(key * 1009 + i * 7) * 0.37f) * 1.5f;
     }
+    put_elements(t, at);
     return t;
 }
 
@@ -214,7 +216,7 @@ static void check_bits(const char *what, ls_tensor *got, ls_tensor *want)
     CHECK_OK(ls_tensor_status(got));
     CHECK_OK(ls_tensor_status(want));
     CHECK_INT(ls_numel(got), ls_numel(want));
-    const float *a = ls_data(ls_contiguous(got)), *b = ls_data(ls_contiguous(want));
+    const float *a = elements_of(got), *b = elements_of(want);
     for (int64_t i = 0; i < ls_numel(got); i++) {
         if (!(a[i] == b[i])) {
             test_fail(__FILE__, __LINE__, "%s: number %lld is %.9g, the twin's %.9g", what,
@@ -331,9 +333,9 @@ DIST_TESTS(experts_without_tokens_on_, _ranks_take_part_forward_and_backward, 1,
     ls_mesh *mesh = mesh_of("ep=*");
     ls_module *moe =
         ls_moe_new(DIM, HIDDEN, LS_OPTIONS(ls_moe_options, .experts = 2 * n, .top_k = 1));
-    float *gate = ls_data(ls_module_param(moe, "gate.weight"));
-    memset(gate, 0, sizeof *gate * (size_t)(2 * n * DIM));
-    gate[(2 * n - 1) * DIM] = 1.0f; /* all to the last expert of the last rank */
+    ls_tensor *gate = ls_module_param(moe, "gate.weight");
+    CHECK_OK(ls_fill_constant(gate, 0.0));
+    put_float(gate, (2 * n - 1) * DIM, 1.0f); /* all to the last expert of the last rank */
     ls_module *net = ls_ddp_new(moe, ls_world(), NULL);
     CHECK(net != NULL);
     for (int pass = 0; pass < 3; pass++) {
@@ -348,7 +350,7 @@ DIST_TESTS(experts_without_tokens_on_, _ranks_take_part_forward_and_backward, 1,
             CHECK_OK(ls_tensor_status(ls_forward(net, ls_ones(LS_SHAPE(3, DIM), LS_FLOAT32))));
         }
         CHECK_OK(ls_backward_weighted(ls_mean(y), weight));
-        const float *grad = ls_data(ls_grad(ls_module_param(net, "b2")));
+        const float *grad = elements_of(ls_grad(ls_module_param(net, "b2")));
         const int last = ls_rank() == n - 1 ? DIM : 0;
         for (int i = 0; i < 2 * DIM; i++) {
             const bool visited = last > 0 && i >= DIM;
@@ -387,7 +389,8 @@ DIST_TEST(losses_of_global_tokens_are_those_of_one_process_with_all_of_them, 4)
     CHECK_OK(ls_item(ls_detach(ls_moe_loss(one)), &want_loss));
     CHECK_OK(ls_backward(ls_moe_loss(one)));
     CHECK_NEAR(loss, want_loss, 1e-6 * want_loss);
-    const float *got = ls_data(grad), *want = ls_data(ls_grad(ls_module_param(one, "gate.weight")));
+    const float *got = elements_of(grad),
+                *want = elements_of(ls_grad(ls_module_param(one, "gate.weight")));
     for (int i = 0; i < EXPERTS * DIM; i++) {
         CHECK_NEAR(got[i], want[i], 1e-6);
     }
@@ -431,7 +434,7 @@ static outcome outcome_of(const ls_moe_options *o, ls_tensor *x, ls_tensor *mask
 static void check_near(ls_tensor *got, ls_tensor *want)
 {
     CHECK_INT(ls_numel(got), ls_numel(want));
-    const float *a = ls_data(ls_contiguous(got)), *b = ls_data(ls_contiguous(want));
+    const float *a = elements_of(got), *b = elements_of(want);
     for (int64_t i = 0; i < ls_numel(got); i++) {
         CHECK_NEAR(a[i], b[i], 1e-5 * (1.0 + fabs(b[i])));
     }
@@ -447,7 +450,7 @@ static void check_padding(const ls_moe_options *o)
     ls_tensor *x = numbers(LS_SHAPE(PLACES, DIM), ls_rank());
     for (int64_t t = 0; t < PLACES; t++) {
         mask[t] = is_padding(t) ? 0.0f : 1.0f;
-        ((float *)ls_data(x))[t * DIM] *= is_padding(t) ? NAN : 1.0f;
+        add_float(x, t * DIM, is_padding(t) ? NAN : 0.0f);
         others[count] = t;
         count += !is_padding(t);
     }
@@ -546,10 +549,10 @@ DIST_TEST(a_score_that_is_not_finite_is_named_by_all_ranks, 4)
     {
         LS_SCOPE;
         ls_tensor *x = numbers(LS_SHAPE(9, DIM), 3);
-        ((float *)ls_data(x))[5 * DIM] = ls_rank() == 2 ? NAN : 0.0f;
+        put_float(x, 5 * DIM, ls_rank() == 2 ? NAN : 0.0f);
         CHECK_STATUS(ls_tensor_status(ls_forward(net, x)), LS_ERR_INVALID);
         CHECK_CONTAINS(ls_error_message(), "token 5 on rank 2 of axis ep");
-        ((float *)ls_data(x))[5 * DIM] = 0.0f;
+        put_float(x, 5 * DIM, 0.0f);
         CHECK_OK(ls_tensor_status(ls_forward(net, x))); /* nothing hangs, nothing is lost */
     }
     ls_module_free(net);

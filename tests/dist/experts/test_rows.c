@@ -4,6 +4,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -43,15 +44,16 @@ static ls_tensor *rows_of(int rank, int n, bool back, float factor)
         total += back ? rows_between(r, rank) : rows_between(rank, r);
     }
     ls_tensor *t = ls_empty(LS_SHAPE(total, WIDTH), LS_FLOAT32);
-    float *at = ls_data(t);
+    float *at = edit_elements(t), *next = at;
     for (int r = 0; r < n; r++) {
         const int a = back ? r : rank, b = back ? rank : r;
         for (int64_t i = 0; i < rows_between(a, b); i++) {
             for (int c = 0; c < WIDTH; c++) {
-                *at++ = factor * number(a, b, i, c);
+                *next++ = factor * number(a, b, i, c);
             }
         }
     }
+    put_elements(t, at);
     return t;
 }
 
@@ -60,7 +62,7 @@ static void check_equal(ls_tensor *got, ls_tensor *want)
     CHECK_OK(ls_tensor_status(got));
     CHECK_INT(ls_numel(got), ls_numel(want));
     CHECK(ls_numel(got) == 0 ||
-          memcmp(ls_data(got), ls_data(want), (size_t)ls_numel(got) * sizeof(float)) == 0);
+          memcmp(elements_of(got), elements_of(want), (size_t)ls_numel(got) * sizeof(float)) == 0);
 }
 
 static void check_stats(uint64_t exchanges, int64_t rows)

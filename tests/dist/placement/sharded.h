@@ -5,6 +5,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 
 static inline ls_mesh *mesh_of(const char *axes)
@@ -40,10 +41,11 @@ static inline ls_tensor *param_of(ls_module *net, const way *w, const ls_mesh *m
     const ls_shape shape = w->columns > 0 ? LS_SHAPE(w->rows, w->columns) : LS_SHAPE(w->rows);
     ls_tensor *t = ls_zeros(shape, LS_FLOAT32);
     if (w->dtype == LS_BFLOAT16) { /* values that exist */
-        float *at = ls_data(t);
+        float *at = edit_elements(t);
         for (int64_t i = 0; i < ls_numel(t); i++) {
             at[i] = (float)((i * 7 + seed) % 64) / 32.0f;
         }
+        put_elements(t, at);
         t = ls_cast(t, LS_BFLOAT16);
     }
     ls_module_add_param(net, w->name, t);

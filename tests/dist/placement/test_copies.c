@@ -149,12 +149,11 @@ static int run_differing(void *arg)
     const ls_checkpoint_item items[] = {LS_ITEM("model", net), LS_ITEM("optim", optim)};
     if (j->save) { /* of the optimizer: a step that the others do not take */
         ls_tensor *qkv = ls_module_param(net, "qkv");
-        float *grad = ls_data(ls_grad(qkv));
-        grad[5] += ls_rank() == 3 ? 1.0f : 0.0f;
+        add_float(ls_grad(qkv), 5, ls_rank() == 3 ? 1.0f : 0.0f);
         CHECK_OK(ls_optim_step(optim));
         ls_fill_constant(qkv, 1.0);
     } else if (ls_rank() == 3) {
-        ((float *)ls_data(ls_module_param(net, "qkv")))[5] += 1.0f;
+        add_float(ls_module_param(net, "qkv"), 5, 1.0f);
     }
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     CHECK_STATUS(ls_checkpoint_save(c, 1, items, 2), LS_ERR_MISMATCH);
@@ -221,7 +220,7 @@ DIST_TEST(equal_copies_of_a_sharded_model_pass_every_check, 4)
     CHECK_OK(ls_replicas_identical(net, ls_mesh_group(mesh, "tp"), &identical, &hash));
     CHECK_INT(identical, 2);
     ls_tensor *row = ls_module_param(net, "row"); /* sharded along tp: rank 2 is beside rank 0 */
-    ((float *)ls_data(row))[1] += ls_rank() == 2 ? 1.0f : 0.0f;
+    add_float(row, 1, ls_rank() == 2 ? 1.0f : 0.0f);
     CHECK_OK(ls_replicas_identical(net, ls_world(), &identical, &hash));
     CHECK_INT(identical, 3);
     ls_module_free(net);
@@ -235,7 +234,7 @@ DIST_TEST(a_norm_that_drifts_on_one_rank_of_the_axis_is_named, 4)
     ls_module *net = wrapped(mesh);
     CHECK_OK(run_backward(net, mesh));
     const bool odd = ls_mesh_coordinate(mesh, "tp") == 1;
-    ((float *)ls_data(ls_module_param(net, "norm")))[2] += odd ? 0.5f : 0.0f;
+    add_float(ls_module_param(net, "norm"), 2, odd ? 0.5f : 0.0f);
     CHECK_STATUS(run_backward(net, mesh), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "ddp, copies along axis tp: the ranks differ in the numbers "
                                        "of norm (parameter 6): rank ");
@@ -254,7 +253,7 @@ DIST_TEST(a_part_that_drifts_on_one_rank_ends_the_step_on_all, 4)
     ls_mesh *mesh = mesh_of("dp=2,tp=2");
     ls_module *net = wrapped(mesh);
     CHECK_OK(run_backward(net, mesh));
-    ((float *)ls_data(ls_module_param(net, "row")))[2] += ls_rank() == 3 ? 0.5f : 0.0f;
+    add_float(ls_module_param(net, "row"), 2, ls_rank() == 3 ? 0.5f : 0.0f);
     const ls_status status = run_backward(net, mesh);
     CHECK(status == LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "the numbers of row (parameter 3)");

@@ -5,6 +5,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 
 static ls_mesh *mesh;
@@ -67,7 +68,7 @@ static void check_same(ls_tensor *got, ls_tensor *want)
     CHECK_OK(ls_tensor_status(got));
     CHECK_OK(ls_tensor_status(want));
     CHECK(ls_numel(got) == ls_numel(want) && ls_dtype_of(got) == ls_dtype_of(want));
-    CHECK(memcmp(ls_data(got), ls_data(want),
+    CHECK(memcmp(elements_of(got), elements_of(want),
                  (size_t)ls_numel(got) * ls_dtype_size(ls_dtype_of(got))) == 0);
 }
 
@@ -190,8 +191,8 @@ DIST_TEST(samples_of_a_wrapper_are_counted_by_the_offset, 4)
         CHECK_OK(ls_place(varying, "tp", LS_VARYING));
         check_same(ls_dropout(varying, 0.4), unplaced);
         float seen[2][64];
-        CHECK_OK(ls_all_gather(ls_mesh_group(mesh, "dp"), ls_data(unplaced), seen, 64, LS_FLOAT32,
-                               NULL, NULL));
+        CHECK_OK(ls_all_gather(ls_mesh_group(mesh, "dp"), elements_of(unplaced), seen, 64,
+                               LS_FLOAT32, NULL, NULL));
         CHECK(memcmp(seen[0], seen[1], sizeof seen[0]) != 0);
     }
     ls_module_free(ddp);
@@ -203,9 +204,11 @@ DIST_TEST(samples_of_a_wrapper_are_counted_by_the_offset, 4)
 static ls_tensor *numbers(ls_shape shape, uint64_t stream)
 {
     ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
-        ((float *)ls_data(t))[i] = ls_random_normal(1, stream, (uint64_t)i);
+        at[i] = ls_random_normal(1, stream, (uint64_t)i);
     }
+    put_elements(t, at);
     return t;
 }
 

@@ -8,6 +8,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "sharded.h"
 #include "test.h"
@@ -58,7 +59,7 @@ static void check_part(ls_tensor *part, ls_tensor *whole, const cut *c, int i, i
 {
     const int dim = c->dim < 0 ? 1 : c->dim;
     const int64_t rows = dim == 0 ? ROWS / n : ROWS, columns = dim == 1 ? COLUMNS / n : COLUMNS;
-    const float *own = ls_data(part), *all = ls_data(whole);
+    const float *own = elements_of(part), *all = elements_of(whole);
     CHECK(ls_size(part, 0) == rows && ls_size(part, 1) == columns);
     CHECK(ls_is_contiguous(part));
     for (int64_t r = 0; r < rows; r++) {
@@ -76,7 +77,7 @@ static void check_cut(const cut *c, bool read, int i, int n)
     ls_module *net, *other;
     ls_tensor *part = weight_of(&net), *whole = weight_of(&other);
     if (read) {
-        CHECK(ls_data(part) != NULL);
+        CHECK(elements_of(part) != NULL);
     }
     CHECK_OK(ls_tensor_shard(part, "tp", c->dim, c->count > 1 ? c->groups : NULL, c->count));
     CHECK(ls_placement_of(part, "tp") == LS_SHARDED(c->dim < 0 ? 1 : c->dim));
@@ -116,7 +117,7 @@ DIST_TEST(parameters_are_sharded_along_two_axes, 4)
         CHECK_OK(ls_tensor_shard(part, "tp", dims[k][1], NULL, 0));
         const int64_t rows = ls_size(part, 0), columns = ls_size(part, 1);
         CHECK(rows * columns == ROWS * COLUMNS / 4);
-        const float *own = ls_data(part), *all = ls_data(whole);
+        const float *own = elements_of(part), *all = elements_of(whole);
         for (int64_t i = 0; i < rows * columns; i++) {
             int64_t row = i / columns, column = i % columns;
             if (k == 0) {
@@ -134,7 +135,7 @@ DIST_TEST(parameters_are_sharded_along_two_axes, 4)
             sum = ls_redistribute(sum, "ep", LS_PARTIAL, LS_INVARIANT);
             CHECK_OK(ls_backward(ls_redistribute(sum, "tp", LS_PARTIAL, LS_INVARIANT)));
             CHECK(ls_size(ls_grad(part), 0) == rows && ls_size(ls_grad(part), 1) == columns);
-            CHECK(*(float *)ls_data(ls_grad(part)) == 2 * own[0]);
+            CHECK(*(const float *)elements_of(ls_grad(part)) == 2 * own[0]);
         }
         ls_module_free(net);
         ls_module_free(other);
@@ -257,7 +258,7 @@ static void check_same(ls_tensor *whole, ls_tensor *want)
     for (int d = 0; d < ls_ndim(want); d++) {
         CHECK(ls_size(whole, d) == ls_size(want, d));
     }
-    CHECK(memcmp(ls_data(whole), ls_data(want),
+    CHECK(memcmp(elements_of(whole), elements_of(want),
                  (size_t)ls_numel(want) * ls_dtype_size(ls_dtype_of(want))) == 0);
     CHECK(!ls_requires_grad(whole));
 }
@@ -416,7 +417,8 @@ DIST_TEST(a_whole_takes_the_memory_of_two, 4)
     }
     CHECK_OK(ls_memory_get_stats(&after));
     CHECK(after.allocated == before.allocated);
-    CHECK(after.allocated_peak <= before.allocated + 2 * BYTES + BYTES / 2);
+    const size_t most = (test_on_device() ? 3 : 2) * (size_t)BYTES; /* put together on the host */
+    CHECK(after.allocated_peak <= before.allocated + most + BYTES / 2);
     ls_module_free(net);
     CHECK_OK(ls_mesh_free(mesh));
 }
@@ -527,7 +529,7 @@ DIST_TEST(a_sharded_gradient_that_is_not_finite_is_named_on_all_ranks, 4)
     CHECK_OK(run_backward(net, mesh));
     if (tp == 1) {
         ls_tensor *row = ls_module_param(net, "row");
-        ((float *)ls_data(ls_grad(row)))[3] = NAN;
+        put_float(ls_grad(row), 3, NAN);
     }
     CHECK_STATUS(ls_clip_grad_norm(net, 0.1, NULL, &norm), LS_ERR_INVALID);
     CHECK_SAYS(ls_error_message(), "rank %d of axis %s is the first; here it is ");

@@ -5,6 +5,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -25,14 +26,15 @@ static ls_tensor *part_of_whole(int d, int part, int parts, float factor)
         first[d] = part * shape.dim[d];
     }
     ls_tensor *t = ls_empty(shape, LS_FLOAT32);
-    float *at = ls_data(t);
+    float *at = edit_elements(t), *next = at;
     for (int64_t i = 0; i < shape.dim[0]; i++) {
         for (int64_t j = 0; j < shape.dim[1]; j++) {
             for (int64_t k = 0; k < shape.dim[2]; k++) {
-                *at++ = factor * whole_at(first[0] + i, first[1] + j, first[2] + k);
+                *next++ = factor * whole_at(first[0] + i, first[1] + j, first[2] + k);
             }
         }
     }
+    put_elements(t, at);
     return t;
 }
 
@@ -54,7 +56,7 @@ static void check_equal(ls_tensor *a, ls_tensor *b)
 {
     CHECK_OK(ls_tensor_status(a));
     CHECK(ls_numel(a) == ls_numel(b));
-    CHECK(memcmp(ls_data(a), ls_data(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
+    CHECK(memcmp(elements_of(a), elements_of(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
 }
 
 typedef struct row {
@@ -74,7 +76,7 @@ static const row rows[] = {
  * copy. */
 static double dot(ls_tensor *a, ls_tensor *b)
 {
-    const float *x = ls_data(a), *y = ls_data(b);
+    const float *x = elements_of(a), *y = elements_of(b);
     double sum = 0.0;
     for (int64_t i = 0; i < ls_numel(a); i++) {
         sum += (double)x[i] * (double)y[i];
@@ -244,7 +246,7 @@ static void check_light(bool recompute)
         CHECK_OK(ls_place(x, "cp", LS_SHARDED(0)));
         ls_tensor *loss = ls_sum(ls_forward(m, x));
         CHECK_OK(ls_backward_weighted(loss, ls_rank() == 0 ? 2.0 : 0.0));
-        CHECK(*(float *)ls_data(ls_grad(ls_module_param(m, "factor"))) == 6.0F);
+        CHECK(*(const float *)elements_of(ls_grad(ls_module_param(m, "factor"))) == 6.0F);
     }
     CHECK_INT(hooked, 1);
     ls_hook_free(hook);

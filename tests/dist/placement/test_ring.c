@@ -8,6 +8,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "placement/ring.h"
 #include "says.h"
 #include "test.h"
@@ -38,10 +39,11 @@ static int64_t numel_of(const sizes *s, int which)
 static ls_tensor *input(const sizes *s, int which)
 {
     ls_tensor *t = ls_empty(LS_SHAPE(s->batch, heads_of(s, which), s->time, s->dim), LS_FLOAT32);
-    float *at = ls_data(t);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
         at[i] = ls_random_normal(11, (uint64_t)which, (uint64_t)i);
     }
+    put_elements(t, at);
     return ls_cast(t, s->dtype);
 }
 
@@ -55,7 +57,7 @@ static double *zeros(int64_t count)
 static double *doubles(ls_tensor *t)
 {
     double *x = zeros(ls_numel(t));
-    const float *at = ls_data(ls_contiguous(ls_cast(t, LS_FLOAT32)));
+    const float *at = elements_of(ls_cast(t, LS_FLOAT32));
     for (int64_t i = 0; i < ls_numel(t); i++) {
         x[i] = (double)at[i];
     }
@@ -144,8 +146,8 @@ static double error_of(const sizes *s, ls_tensor *x, int which, const double *wa
 {
     double most = 0.0, error = 0.0;
     const int64_t part = ls_size(x, 2), heads = heads_of(s, which);
-    const float *got = ls_data(ls_contiguous(ls_cast(x, LS_FLOAT32)));
-    const int64_t *position = ls_data(ls_context_positions("cp", s->time));
+    const float *got = elements_of(ls_cast(x, LS_FLOAT32));
+    const int64_t *position = elements_of(ls_context_positions("cp", s->time));
     CHECK_OK(ls_tensor_status(x));
     CHECK_INT(ls_numel(x), s->batch * heads * part * s->dim);
     for (int64_t i = 0; i < numel_of(s, which); i++) {
@@ -239,7 +241,7 @@ static void check_part(ls_tensor *q, ls_tensor *k, ls_tensor *o)
     ls_tensor *all_q = ls_context_gather(q, 2, "cp"), *all_k = ls_context_gather(k, 2, "cp");
     ls_tensor *want = ls_context_shard(ls_attention(all_q, all_k, all_k, NULL), 2, "cp");
     CHECK_INT(ls_numel(o), ls_numel(want));
-    const float *x = ls_data(ls_contiguous(o)), *y = ls_data(ls_contiguous(want));
+    const float *x = elements_of(o), *y = elements_of(want);
     for (int64_t i = 0; i < ls_numel(o); i++) {
         CHECK_NEAR(x[i], y[i], 2e-6);
     }
@@ -359,7 +361,7 @@ DIST_TEST(ring_attention_has_the_same_bits_in_every_run, 4)
         ls_tensor *const all[] = {r.o, r.dq, r.dk, r.dv};
         for (int i = 0; i < 4; i++) {
             const size_t bytes = (size_t)ls_numel(all[i]) * sizeof(float);
-            const float *now = ls_data(ls_contiguous(all[i]));
+            const float *now = elements_of(all[i]);
             if (run == 0) {
                 first[i] = malloc(bytes);
                 CHECK(first[i] != NULL);
@@ -419,7 +421,7 @@ DIST_TESTS(chunks_are_in_zigzag_order_on_, _ranks, 2, 3, 4)
     const int64_t whole = 4 * (int64_t)ls_world_size(), c = 2;
     LS_SCOPE;
     ls_tensor *positions = ls_context_positions("cp", whole);
-    const int64_t *at = ls_data(positions);
+    const int64_t *at = elements_of(positions);
     CHECK_INT(ls_numel(positions), 2 * c);
     CHECK_INT(at[0], c * ls_rank());
     CHECK_INT(at[2], c * (2 * ls_world_size() - 1 - ls_rank()));
@@ -427,12 +429,14 @@ DIST_TESTS(chunks_are_in_zigzag_order_on_, _ranks, 2, 3, 4)
     ls_tensor *all =
         ls_reshape(ls_arange(0, 3.0 * (double)whole, 1.0, LS_INT64), LS_SHAPE(whole, 3));
     ls_tensor *own = ls_context_shard(all, 0, "cp");
+    const int64_t *rows = elements_of(own);
     for (int64_t i = 0; i < ls_numel(own); i++) {
-        CHECK_INT(((int64_t *)ls_data(own))[i], 3 * at[i / 3] + i % 3);
+        CHECK_INT(rows[i], 3 * at[i / 3] + i % 3);
     }
     ls_tensor *again = ls_context_gather(own, -2, "cp");
     CHECK_OK(ls_tensor_status(again));
-    CHECK(memcmp(ls_data(again), ls_data(all), (size_t)ls_numel(all) * sizeof(int64_t)) == 0);
+    CHECK(memcmp(elements_of(again), elements_of(all), (size_t)ls_numel(all) * sizeof(int64_t)) ==
+          0);
     CHECK_OK(ls_mesh_free(mesh));
 }
 
@@ -440,7 +444,7 @@ DIST_TESTS(chunks_are_in_zigzag_order_on_, _ranks, 2, 3, 4)
 static double all_dot(ls_tensor *a, ls_tensor *b, double copies)
 {
     double own = 0.0;
-    const float *x = ls_data(ls_contiguous(a)), *y = ls_data(ls_contiguous(b));
+    const float *x = elements_of(a), *y = elements_of(b);
     for (int64_t i = 0; i < ls_numel(a); i++) {
         own += (double)x[i] * (double)y[i] / copies;
     }
@@ -489,7 +493,7 @@ DIST_TEST(rotary_turns_by_the_position_in_the_whole, 3)
     ls_tensor *whole = ls_context_shard(ls_rotary(input(&s, Q), 0, 10000.0), 2, "cp");
     ls_tensor *own = ls_context_rotary(ls_context_shard(input(&s, Q), 2, "cp"), "cp", 10000.0);
     CHECK_OK(ls_tensor_status(own));
-    CHECK(memcmp(ls_data(whole), ls_data(own), (size_t)ls_numel(own) * sizeof(float)) == 0);
+    CHECK(memcmp(elements_of(whole), elements_of(own), (size_t)ls_numel(own) * sizeof(float)) == 0);
     CHECK(ls_placement_of(own, "cp") == LS_ZIGZAG(2));
     const ls_rotary_scaling_options *slower =
         LS_OPTIONS(ls_rotary_scaling_options, .original_positions = 16);
@@ -497,8 +501,10 @@ DIST_TEST(rotary_turns_by_the_position_in_the_whole, 3)
     ls_tensor *scaled =
         ls_context_rotary_scaled(ls_context_shard(input(&s, Q), 2, "cp"), "cp", 10000.0, slower);
     CHECK_OK(ls_tensor_status(scaled));
-    CHECK(memcmp(ls_data(whole), ls_data(scaled), (size_t)ls_numel(own) * sizeof(float)) == 0);
-    CHECK(memcmp(ls_data(own), ls_data(scaled), (size_t)ls_numel(own) * sizeof(float)) != 0);
+    CHECK(memcmp(elements_of(whole), elements_of(scaled), (size_t)ls_numel(own) * sizeof(float)) ==
+          0);
+    CHECK(memcmp(elements_of(own), elements_of(scaled), (size_t)ls_numel(own) * sizeof(float)) !=
+          0);
     CHECK_OK(ls_mesh_free(mesh));
 }
 
@@ -512,11 +518,11 @@ DIST_TEST(an_axis_of_one_rank_changes_nothing, 1)
     CHECK(ls_context_shard(q, 2, "cp") == q && ls_context_gather(q, 2, "cp") == q);
     ls_tensor *a = ls_contiguous(ls_ring_attention(q, k, v, "cp", &o));
     ls_tensor *b = ls_contiguous(ls_attention(q, k, v, &o));
-    CHECK(memcmp(ls_data(a), ls_data(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
+    CHECK(memcmp(elements_of(a), elements_of(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
     a = ls_context_rotary(q, "cp", 10000.0);
     b = ls_rotary(q, 0, 10000.0);
-    CHECK(memcmp(ls_data(a), ls_data(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
-    CHECK_INT(((int64_t *)ls_data(ls_context_positions("cp", 7)))[6], 6);
+    CHECK(memcmp(elements_of(a), elements_of(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
+    CHECK_INT(((const int64_t *)elements_of(ls_context_positions("cp", 7)))[6], 6);
     CHECK_OK(ls_mesh_free(mesh));
 }
 
@@ -593,9 +599,11 @@ static const ls_module_class net_class = LS_MODULE_CLASS(.name = "net", .forward
 static ls_tensor *param(net *n, const char *name, ls_shape shape, uint64_t stream)
 {
     ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
-        ((float *)ls_data(t))[i] = 0.4f * ls_random_normal(3, stream, (uint64_t)i);
+        at[i] = 0.4f * ls_random_normal(3, stream, (uint64_t)i);
     }
+    put_elements(t, at);
     return ls_module_add_param(&n->base, name, t);
 }
 
@@ -616,18 +624,21 @@ static net *net_new(bool parts, bool recompute)
 static ls_tensor *tokens_of(int replica, bool targets, uint32_t ignored)
 {
     ls_tensor *t = ls_empty(LS_SHAPE(1, TOKENS), LS_INT64);
+    int64_t *at = edit_elements(t);
     for (int64_t i = 0; i < TOKENS; i++) {
         const int64_t token = (i * i + (targets ? 3 : 5) * i + 7 * replica) % VOCAB;
-        ((int64_t *)ls_data(t))[i] = targets && ignored >> i & 1 ? -100 : token;
+        at[i] = targets && ignored >> i & 1 ? -100 : token;
     }
+    put_elements(t, at);
     return t;
 }
 
 static int64_t counted(ls_tensor *targets)
 {
+    const int64_t *at = elements_of(targets);
     int64_t count = 0;
     for (int64_t i = 0; i < ls_numel(targets); i++) {
-        count += ((int64_t *)ls_data(ls_contiguous(targets)))[i] >= 0;
+        count += at[i] >= 0;
     }
     return count;
 }
@@ -661,9 +672,9 @@ static void check_same_gradients(ls_module *a, ls_module *b)
         ls_tensor *x = ls_grad(ls_module_param(a, names[i]));
         ls_tensor *y = ls_grad(ls_module_param(b, names[i]));
         CHECK(x != NULL && y != NULL);
+        const float *x_at = elements_of(x), *y_at = elements_of(y);
         for (int64_t e = 0; e < ls_numel(x); e++) {
-            const double got = (double)((float *)ls_data(x))[e];
-            const double want = (double)((float *)ls_data(y))[e];
+            const double got = (double)x_at[e], want = (double)y_at[e];
             if (!(fabs(got - want) <= 2e-6)) {
                 test_fail(__FILE__, __LINE__, "%s[%d]: %g, not %g", names[i], (int)e, got, want);
             }

@@ -13,6 +13,7 @@
 #include <lockstep/models/mlp.h>
 #include <lockstep/models/vit.h>
 
+#include "elements.h"
 #include "nn/parallel.h"
 #include "says.h"
 #include "test.h"
@@ -21,10 +22,11 @@
 static ls_tensor *input(ls_shape shape, double step)
 {
     ls_tensor *x = ls_empty(shape, LS_FLOAT32);
-    float *at = ls_data(x);
+    float *at = edit_elements(x);
     for (int64_t i = 0; i < ls_numel(x); i++) {
         at[i] = (float)sin(0.37 * (double)i + step);
     }
+    put_elements(x, at);
     return x;
 }
 
@@ -42,7 +44,7 @@ static void check_wholes(const trial *t, const ls_tensor_parallel_options *how)
         ls_tensor *whole = ls_tensor_whole(cut[i].value);
         CHECK_OK(ls_tensor_status(whole));
         CHECK(ls_numel(whole) == ls_numel(want[i].value));
-        CHECK(memcmp(ls_data(whole), ls_data(want[i].value),
+        CHECK(memcmp(elements_of(whole), elements_of(want[i].value),
                      (size_t)ls_numel(whole) * sizeof(float)) == 0);
     }
     ls_module_free(net);
@@ -177,9 +179,11 @@ static ls_tensor *mixtral_loss(ls_module *net, int step)
 static ls_tensor *bert_loss(ls_module *net, int step)
 {
     ls_tensor *seen = ls_empty(LS_SHAPE(2, 16), LS_INT64), *y = NULL;
+    int64_t *at = edit_elements(seen);
     for (int64_t i = 0; i < 32; i++) {
-        ((int64_t *)ls_data(seen))[i] = i % 16 < 12 + i / 16;
+        at[i] = i % 16 < 12 + i / 16;
     }
+    put_elements(seen, at);
     ls_tensor *inputs[] = {tokens(2, 16, 64, step), tokens(2, 16, 2, step), seen};
     (void)ls_forward_many(net, inputs, 3, &y, 1);
     return ls_bert_loss(y, tokens(2, 16, 64, step + 1));
@@ -268,7 +272,7 @@ static void read_piece(const cached *d, ls_module *net, ls_kv_cache *cache, int6
     const int64_t n = to - from;
     CHECK_OK(d->read(net, cache, ls_slice(x, 1, from, to), n, &logits));
     CHECK(ls_size(logits, 1) == n && ls_size(logits, 2) == WORDS);
-    const float *got = ls_data(logits);
+    const float *got = elements_of(logits);
     for (int64_t i = 0; i < TEXTS * n * WORDS; i++) {
         const int64_t text = i / (n * WORDS), rest = i % (n * WORDS);
         CHECK_NEAR(got[i], want[(text * LENGTH + from) * WORDS + rest], 1e-5);

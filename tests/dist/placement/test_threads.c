@@ -7,6 +7,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -23,9 +24,11 @@ typedef struct worker {
 static ls_tensor *values(ls_shape shape, int stream)
 {
     ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
-        ((float *)ls_data(t))[i] = ls_random_normal(4, (uint64_t)stream, (uint64_t)i);
+        at[i] = ls_random_normal(4, (uint64_t)stream, (uint64_t)i);
     }
+    put_elements(t, at);
     return t;
 }
 

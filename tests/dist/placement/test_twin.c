@@ -56,48 +56,61 @@ typedef struct part_loss {
     ls__vocab_loss of[RANKS_MAX];
 } part_loss;
 
-static float in_order(const part_loss *p, int first, int n, int64_t i)
+/* In `at` are the three numbers of each of `rows` rows of every part. */
+static float in_order(const float *at, int64_t rows, int first, int n, int64_t i)
 {
-    return n == 1 ? p->of[first].sums[i]
-                  : in_order(p, first, n / 2, i) + in_order(p, first + n / 2, n / 2, i);
+    return n == 1
+               ? at[(3 * first + 1) * rows + i]
+               : in_order(at, rows, first, n / 2, i) + in_order(at, rows, first + n / 2, n / 2, i);
 }
 
 /* What all parts have of an all-reduce. */
-static void combine_max(part_loss *p)
+static void combine_max(ls_tensor *numbers, int64_t rows)
 {
-    for (int64_t i = 0; i < p->of[0].rows; i++) {
-        float most = p->of[0].max[i];
+    float *at = edit_elements(numbers);
+    for (int64_t i = 0; i < rows; i++) {
+        float most = at[i];
         for (int r = 1; r < parts; r++) {
-            most = fmaxf(most, p->of[r].max[i]);
+            most = fmaxf(most, at[3 * r * rows + i]);
         }
         for (int r = 0; r < parts; r++) {
-            p->of[r].max[i] = most;
+            at[3 * r * rows + i] = most;
         }
     }
+    put_elements(numbers, at);
 }
 
-static void combine_sums(part_loss *p)
+static void combine_sums(ls_tensor *numbers, int64_t rows)
 {
-    for (int64_t i = 0; i < 2 * p->of[0].rows; i++) {
-        const float sum = in_order(p, 0, parts, i);
+    float *at = edit_elements(numbers);
+    for (int64_t i = 0; i < 2 * rows; i++) {
+        const float sum = in_order(at, rows, 0, parts, i);
         for (int r = 0; r < parts; r++) {
-            p->of[r].sums[i] = sum;
+            at[(3 * r + 1) * rows + i] = sum;
         }
     }
+    put_elements(numbers, at);
+}
+
+/* For kernels. */
+static void *place_of(ls_tensor *t)
+{
+    ls__pool *on = NULL;
+    return ls__tensor_elements(t, &on);
 }
 
 static ls_status loss_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
                               int m, void *arg)
 {
-    const ls__pool *on = &ls__tensors_get("twin")->host;
+    const ls__pool *on = ls__tensors_get("twin")->made;
     const int64_t rows = ls_numel(in[parts]), own = ls_size(in[0], -1);
     ls_tensor *numbers = ls_empty(LS_SHAPE(parts, 3, rows), LS_FLOAT32);
     part_loss p;
     (void)m, (void)arg;
     for (int r = 0; r < parts; r++) {
-        float *at = (float *)ls_data(numbers) + 3 * rows * r;
-        p.of[r] = (ls__vocab_loss){.logits = {.at = ls_data(in[r])},
-                                   .target = ls_data(in[parts]),
+        float *at = (float *)place_of(numbers) + 3 * rows * r;
+        p.of[r] = (ls__vocab_loss){.logits = {.at = place_of(in[r])},
+                                   .target = place_of(in[parts]),
                                    .index_bytes = sizeof(int64_t),
                                    .rows = rows,
                                    .n = own,
@@ -108,13 +121,13 @@ static ls_status loss_forward(ls_function_call *call, ls_tensor *const *in, int 
                                    .sums = at + rows};
         on->k->vocab_max(&p.of[r], on->stream);
     }
-    combine_max(&p);
+    combine_max(numbers, rows);
     for (int r = 0; r < parts; r++) {
         on->k->vocab_sums(&p.of[r], on->stream);
     }
-    combine_sums(&p);
+    combine_sums(numbers, rows);
     out[0] = ls_empty((ls_shape){0}, LS_FLOAT32);
-    on->k->vocab_loss(ls_data(out[0]), &p.of[0], on->stream);
+    on->k->vocab_loss(place_of(out[0]), &p.of[0], on->stream);
     for (int i = 0; i < n; i++) {
         LS_TRY(ls_function_save(call, in[i]));
     }
@@ -125,12 +138,12 @@ static ls_status loss_forward(ls_function_call *call, ls_tensor *const *in, int 
 static ls_status loss_backward(ls_function_call *call, ls_tensor *const *dout, int m,
                                ls_tensor **din, int n)
 {
-    const ls__pool *on = &ls__tensors_get("twin")->host;
+    const ls__pool *on = ls__tensors_get("twin")->made;
     const part_loss *p = ls_function_data(call);
     (void)m, (void)n;
     for (int r = 0; r < parts; r++) {
         din[r] = ls_empty(ls_shape_of(ls_function_saved(call, r)), LS_FLOAT32);
-        on->k->vocab_loss_backward(ls_data(din[r]), &p->of[r], ls_data(dout[0]), on->stream);
+        on->k->vocab_loss_backward(place_of(din[r]), &p->of[r], place_of(dout[0]), on->stream);
     }
     return LS_OK;
 }

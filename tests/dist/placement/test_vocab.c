@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -33,10 +34,11 @@ static ls_tensor *cut(ls_shape shape, int64_t whole, int64_t first)
 {
     const int64_t count = shape.dim[shape.ndim - 1];
     ls_tensor *t = ls_empty(shape, LS_FLOAT32);
-    float *at = ls_data(t);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
         at[i] = random_at(i / count * whole + first + i % count);
     }
+    put_elements(t, at);
     return t;
 }
 
@@ -51,10 +53,11 @@ static ls_tensor *leaf(ls_tensor *t, ls_placement placement)
 static ls_tensor *ids_of(ls_dtype dtype)
 {
     ls_tensor *t = ls_empty(LS_SHAPE(BATCH, TIME), LS_INT64);
-    int64_t *at = ls_data(t);
+    int64_t *at = edit_elements(t);
     for (int64_t i = 0; i < ROWS; i++) {
         at[i] = i * 7 % VOCAB - i / 9 * 3; /* some of them twice */
     }
+    put_elements(t, at);
     return dtype == LS_INT64 ? t : ls_cast(t, dtype);
 }
 
@@ -65,7 +68,7 @@ static void check_bits(ls_tensor *a, ls_tensor *b, int64_t b_first)
     CHECK_OK(ls_tensor_status(b));
     const int64_t element = (int64_t)ls_dtype_size(ls_dtype_of(b));
     CHECK(ls_dtype_of(a) == ls_dtype_of(b));
-    CHECK(memcmp(ls_data(a), (const char *)ls_data(b) + b_first * element,
+    CHECK(memcmp(elements_of(a), (const char *)elements_of(b) + b_first * element,
                  (size_t)(ls_numel(a) * element)) == 0);
 }
 
@@ -164,9 +167,11 @@ static int64_t target_at(const problem *p, int64_t row)
 static ls_tensor *targets_of(const problem *p)
 {
     ls_tensor *t = ls_empty(LS_SHAPE(BATCH, TIME), LS_INT64);
+    int64_t *at = edit_elements(t);
     for (int64_t i = 0; i < ROWS; i++) {
-        ((int64_t *)ls_data(t))[i] = target_at(p, i);
+        at[i] = target_at(p, i);
     }
+    put_elements(t, at);
     return p->targets == LS_INT32 ? ls_cast(t, LS_INT32) : t;
 }
 
@@ -174,9 +179,11 @@ static ls_tensor *logits_of(const problem *p, int part, int parts)
 {
     const int64_t own = VOCAB / parts;
     ls_tensor *t = ls_empty(LS_SHAPE(BATCH, TIME, own), LS_FLOAT32);
+    float *at = edit_elements(t);
     for (int64_t i = 0; i < ls_numel(t); i++) {
-        ((float *)ls_data(t))[i] = (float)logit_at(p, i / own, part * own + i % own);
+        at[i] = (float)logit_at(p, i / own, part * own + i % own);
     }
+    put_elements(t, at);
     return t;
 }
 
@@ -226,9 +233,10 @@ static void check_gradient(ls_tensor *logits, const double *dx, int part, int pa
     const int64_t own = VOCAB / parts;
     ls_tensor *got = ls_cast(ls_grad(logits), LS_FLOAT32);
     CHECK_OK(ls_tensor_status(got));
+    const float *at = elements_of(got);
     for (int64_t i = 0; i < ls_numel(got); i++) {
         const double want = dx[i / own * VOCAB + part * own + i % own];
-        CHECK_NEAR((double)((float *)ls_data(got))[i], want, close * (fabs(want) + 1e-2));
+        CHECK_NEAR((double)at[i], want, close * (fabs(want) + 1e-2));
     }
 }
 
@@ -311,9 +319,10 @@ static void check_against_plain(const problem *p, ls_dtype dtype, double close)
         CHECK_OK(ls_backward(ls_scale(plain, (double)p->dloss)));
         CHECK(ls_dtype_of(ls_grad(x)) == dtype);
         ls_tensor *wide = ls_cast(ls_grad(all), LS_FLOAT32);
+        const float *at = elements_of(wide);
         double dx[ROWS * VOCAB];
         for (int64_t i = 0; i < ROWS * VOCAB; i++) {
-            dx[i] = (double)((float *)ls_data(wide))[i];
+            dx[i] = (double)at[i];
         }
         check_gradient(x, dx, r, n, dtype == LS_BFLOAT16 ? 0.01 : close);
     }
@@ -483,7 +492,7 @@ static void check_refused_losses(const problem *p)
                   LS_ERR_UNSUPPORTED,
                   SAYS("weights of classes, which this loss does not take; gather the logits "
                        "(ls_redistribute) and call ls_cross_entropy"));
-    ((int64_t *)ls_data(targets))[1] = VOCAB;
+    put_int64(targets, 1, VOCAB);
     check_refused(ls_sharded_cross_entropy(x, targets, "tp", OPTIONS(p)), LS_ERR_INVALID,
                   "element %lld of target %s is %lld; give values in [0,%lld), or %lld for rows "
                   "that do not count");
@@ -502,9 +511,9 @@ static void check_refused_embeddings(void)
     CHECK_OK(ls_place(ids, "tp", LS_UNPLACED));
     check_refused(ls_gelu(ls_sharded_embedding(w, ids, "tp"), LS_GELU_ERF), LS_ERR_PLACEMENT,
                   "the operation is not linear in it");
-    ((int64_t *)ls_data(ids))[5] = VOCAB - 1;
+    put_int64(ids, 5, VOCAB - 1);
     CHECK_OK(ls_tensor_status(ls_sharded_embedding(w, ids, "tp")));
-    ((int64_t *)ls_data(ids))[5] = VOCAB;
+    put_int64(ids, 5, VOCAB);
     check_refused(ls_sharded_embedding(w, ids, "tp"), LS_ERR_INVALID,
                   "element %lld of argument %d %s is %lld; give values in [0,%lld)");
     ls_tensor *uneven = ls_empty(LS_SHAPE(13, DIM), LS_FLOAT32);

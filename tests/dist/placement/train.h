@@ -8,6 +8,7 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/models/gpt.h>
 
+#include "elements.h"
 #include "test.h"
 
 enum { STEPS_MAX = 100 };
@@ -22,10 +23,11 @@ static inline int step_count(void)
 static inline ls_tensor *tokens(int64_t batch, int64_t time, int64_t vocab, int step)
 {
     ls_tensor *x = ls_empty(LS_SHAPE(batch, time), LS_INT64);
-    int64_t *at = ls_data(x);
+    int64_t *at = edit_elements(x);
     for (int64_t i = 0; i < batch * time; i++) {
         at[i] = (i * 7 + i * i % 13 + step * 5) % vocab;
     }
+    put_elements(x, at);
     return x;
 }
 

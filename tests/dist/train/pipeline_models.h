@@ -12,6 +12,7 @@
 #include <lockstep/models/gpt2.h>
 #include <lockstep/models/resnet.h>
 
+#include "elements.h"
 #include "test.h"
 
 enum { STEPS = 4, MICRO_MAX = 8, TOKENS = 6, VOCAB = 11, PARAMS_MAX = 160 };
@@ -187,7 +188,7 @@ static inline void check_params(ls_module *net, ls_module *twin, bool tied)
     const int count = ls_module_params(net, params, PARAMS_MAX);
     for (int i = 0; i < count; i++) {
         ls_tensor *other = ls_module_param(twin, params[i].name);
-        const float *a = ls_data(params[i].value), *b = ls_data(other);
+        const float *a = elements_of(params[i].value), *b = elements_of(other);
         int64_t wrong = 0;
         for (int64_t e = 0; e < ls_numel(other); e++) {
             wrong += tied ? fabsf(a[e] - b[e]) > 1e-5F : memcmp(&a[e], &b[e], sizeof *a) != 0;
@@ -214,7 +215,7 @@ static inline ls_optim *optim_of(ls_module *net, bool tied)
 static inline void check_output(ls_tensor *y, ls_tensor *expected, bool tied)
 {
     CHECK(!ls_requires_grad(y) && ls_numel(y) == ls_numel(expected));
-    const float *a = ls_data(y), *b = ls_data(expected);
+    const float *a = elements_of(y), *b = elements_of(expected);
     int64_t wrong = 0;
     for (int64_t e = 0; e < ls_numel(y); e++) {
         wrong += tied ? fabsf(a[e] - b[e]) > 1e-4F : memcmp(&a[e], &b[e], sizeof *a) != 0;

@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 #include <lockstep/models/gpt.h>
 
@@ -28,8 +29,8 @@ static double step_loss(ls_module *net, int step, bool autocast)
         ls_tensor *loss = NULL;
         {
             LS_AUTOCAST(autocast);
-            ls_tensor *in = ls_from_memory(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
-            ls_tensor *out = ls_from_memory(y, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
+            ls_tensor *in = ls_from_data(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
+            ls_tensor *out = ls_from_data(y, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
             loss = ls_cross_entropy(ls_forward(net, in), out, NULL);
         }
         CHECK_OK(ls_backward(loss));
@@ -155,8 +156,8 @@ DIST_TEST(bfloat16_parameters_under_ddp_train_as_in_one_process, 2)
     CHECK(net != NULL);
     train_mixed(&twin->base, 2.0);
     train_mixed(net, 1.0 + 2.0 * ls_rank());
-    CHECK(memcmp(ls_data(inner->w), ls_data(twin->w), WIDE * sizeof(uint16_t)) == 0);
-    CHECK(memcmp(ls_data(inner->b), ls_data(twin->b), WIDE * sizeof(float)) == 0);
+    CHECK(memcmp(elements_of(inner->w), elements_of(twin->w), WIDE * sizeof(uint16_t)) == 0);
+    CHECK(memcmp(elements_of(inner->b), elements_of(twin->b), WIDE * sizeof(float)) == 0);
     ls_module_free(net);
     ls_module_free(&twin->base);
 }

@@ -9,6 +9,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "replicas.h"
 #include "test.h"
 
@@ -108,7 +109,7 @@ static void copy_parameters(ls_module *from, ls_module *to)
     CHECK(count <= 16 && ls_module_params(to, target, 16) == count);
     for (int i = 0; i < count; i++) {
         size_t bytes = (size_t)ls_numel(source[i].value) * sizeof(float);
-        CHECK_OK(ls_copy_in(target[i].value, ls_data(source[i].value), bytes));
+        CHECK_OK(ls_copy_in(target[i].value, elements_of(source[i].value), bytes));
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 
 enum { SHARED = 7, OWN = 40 };
@@ -155,7 +156,7 @@ DIST_TEST(a_gradient_that_is_not_finite_is_named_on_all_ranks_and_changes_nothin
     if (ls_rank() == 2) {
         ls_param params[3];
         CHECK_INT(ls_module_params(m, params, 3), 3);
-        ((float *)ls_data(ls_grad(params[1].value)))[5] = NAN;
+        put_float(ls_grad(params[1].value), 5, NAN);
     }
     CHECK_STATUS(ls_clip_grad_norm(m, 0.1, OVER(ls_world()), &norm), LS_ERR_INVALID);
     CHECK(isnan(norm));

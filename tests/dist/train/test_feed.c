@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 
 enum { COUNT = 103, BATCH = 4, EPOCHS = 2, BROKEN = 17 };
@@ -56,8 +57,8 @@ static void check_batch(const ls_batch *b, const ls_sampler *s, int64_t epoch, i
     CHECK_INT(b->step, step);
     CHECK_INT(b->count, ls_sampler_get(s, epoch, step, indices));
     CHECK_INT(ls_size(b->x, 0), b->count);
-    const float *x = ls_data(b->x);
-    const int64_t *y = ls_data(b->y);
+    const float *x = elements_of(b->x);
+    const int64_t *y = elements_of(b->y);
     for (int64_t i = 0; i < b->count; i++) {
         const float n = (float)indices[i];
         CHECK(x[3 * i] == n && x[3 * i + 1] == n + 0.5f && x[3 * i + 2] == -n);

@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -26,13 +27,14 @@ static ls_status gate_backward(ls_function_call *call, ls_tensor *const *dout, i
                                ls_tensor **din, int n)
 {
     CHECK(n == 2 && m == 1);
-    float *x = ls_data(ls_function_saved(call, 0));
+    const float *x = elements_of(ls_function_saved(call, 0));
     ls_tensor *scale = ls_function_saved(call, 1);
     din[0] = ls_mul(dout[0], scale);
-    float *dx = ls_data(din[0]);
+    float *dx = edit_elements(din[0]);
     for (int64_t i = 0; i < ls_numel(din[0]); i++) { /* raw numbers */
         dx[i] = x[i] > 0.0f ? dx[i] : 0.0f;
     }
+    put_elements(din[0], dx);
     ls_tensor *product = ls_mul(dout[0], ls_relu(ls_function_saved(call, 0)));
     din[1] = ls_sum_dim(product, 0, false);
     return LS_OK;
@@ -121,11 +123,12 @@ static void compare(void)
 
 static ls_status scale_by_rank(void *arg, ls_tensor *t, ls_tensor *grad)
 {
-    float *values = ls_data(grad);
+    float *values = edit_elements(grad);
     (void)t;
     for (int64_t i = 0; i < ls_numel(grad); i++) {
         values[i] *= (float)(ls_rank() + 1);
     }
+    put_elements(grad, values);
     ++*(int *)arg;
     return LS_OK;
 }
@@ -206,8 +209,10 @@ static ls_status spread_backward(ls_function_call *call, ls_tensor *const *dout,
     CHECK(n == 1 && m == 1);
     spread_calls++;
     din[0] = ls_clone(dout[0]);
-    return ls_all_reduce(ls_world(), ls_data(din[0]), ls_data(din[0]), ls_numel(din[0]), LS_FLOAT32,
-                         LS_SUM, NULL, NULL);
+    float *sum = edit_elements(din[0]);
+    CHECK_OK(ls_all_reduce(ls_world(), sum, sum, ls_numel(din[0]), LS_FLOAT32, LS_SUM, NULL, NULL));
+    put_elements(din[0], sum);
+    return LS_OK;
 }
 
 static const ls_function spread = LS_FUNCTION(.name = "spread", .forward = spread_forward,
@@ -256,7 +261,7 @@ static void grads_of(ls_recompute_fn run, bool recompute, float *out)
         CHECK_OK(ls_backward_weighted(
             ls_mse_loss(ls_forward(ddp, x), ls_ones(LS_SHAPE(BATCH, 1), LS_FLOAT32)),
             ls_rank() == 0 ? 3.0 : 0.0));
-        memcpy(out, ls_data(ls_grad(ls_module_param(ddp, "inner.fc1.weight"))),
+        memcpy(out, elements_of(ls_grad(ls_module_param(ddp, "inner.fc1.weight"))),
                sizeof(float) * IN * HIDDEN);
     }
     ls_module_free(ddp);

@@ -12,6 +12,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "replicas.h"
 #include "says.h"
 #include "test.h"
@@ -41,10 +42,11 @@ static void fill(ls_module *m, int stream)
     ls_param params[2];
     const int count = ls_module_params(m, params, 2);
     for (int i = 0; i < count; i++) {
-        float *data = ls_data(params[i].value);
+        float *data = edit_elements(params[i].value);
         for (int64_t k = 0; k < ls_numel(params[i].value); k++) {
             data[k] = 0.3f * ls_random_normal(9, (uint64_t)(stream * 2 + i), (uint64_t)k);
         }
+        put_elements(params[i].value, data);
     }
 }
 
@@ -104,7 +106,7 @@ static void check_equal(ls_module *part, ls_module *whole)
                 continue;
             }
             found++;
-            const float *a = ls_data(mine[i].value), *b = ls_data(all[k].value);
+            const float *a = elements_of(mine[i].value), *b = elements_of(all[k].value);
             for (int64_t e = 0; e < ls_numel(mine[i].value); e++) {
                 CHECK_NEAR(a[e], b[e], 2e-5);
             }

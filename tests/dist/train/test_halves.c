@@ -9,6 +9,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 
 enum { RANKS = 4, HALF = 2, IN = 4, STEPS = 6, LATE = 3 };
@@ -143,7 +144,7 @@ static int differ(void *arg)
         if (odd && d == REPLICA) {
             ls_param params[2];
             CHECK_INT(ls_module_params(h.net, params, 2), 2);
-            ((float *)ls_data(params[0].value))[1] += 1;
+            add_float(params[0].value, 1, 1);
         }
         status = step(&h);
         status = status == LS_OK ? step(&h) : status;

@@ -10,6 +10,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "replicas.h"
 #include "rows.h"
 #include "says.h"
@@ -220,7 +221,7 @@ static void check_identical(ls_module *ddp, ls_group *group)
 static void check_near(const ls_tensor *got, const double *want)
 {
     const double bound = 30 * 10 * 4 * ldexp(1, -24);
-    const float *data = ls_data((ls_tensor *)got);
+    const float *data = elements_of((ls_tensor *)got);
     for (int64_t i = 0; i < ls_numel(got); i++) {
         CHECK_NEAR(data[i], want[i], bound);
     }
@@ -372,7 +373,7 @@ DIST_TEST(buffers_follow_a_rank_that_has_data, 3)
     }
     const ls_tensor *mean = ls_module_buffer(ddp, "0.running_mean");
     CHECK_OK(ls_tensor_status(mean));
-    CHECK_NEAR(((const float *)ls_data((ls_tensor *)mean))[0], 11.0, 0.5); /* rank 1's */
+    CHECK_NEAR(((const float *)elements_of((ls_tensor *)mean))[0], 11.0, 0.5); /* rank 1's */
     check_identical(ddp, ls_world());
     ls_module_free(ddp);
 }

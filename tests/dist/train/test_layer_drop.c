@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "replicas.h"
 #include "test.h"
 
@@ -112,7 +113,7 @@ static void check_close(ls_module *a, ls_module *b)
     CHECK_INT(ls_module_params(a, p, PARAMS), PARAMS);
     CHECK_INT(ls_module_params(b, q, PARAMS), PARAMS);
     for (int i = 0; i < PARAMS; i++) {
-        const float *x = ls_data(p[i].value), *y = ls_data(q[i].value);
+        const float *x = elements_of(p[i].value), *y = elements_of(q[i].value);
         for (int64_t k = 0; k < ls_numel(p[i].value); k++) {
             CHECK_NEAR(x[k], y[k], 1e-4 * (1.0 + fabs((double)y[k])));
         }

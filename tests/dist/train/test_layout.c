@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -112,7 +113,7 @@ static void twin_shards(twin *t, int step, int odd, bool weighted)
             ls_tensor *grad = ls_grad(t->params[i].value);
             t->used[i] = (s > 0 && t->used[i]) || grad != NULL;
             if (grad != NULL) {
-                memcpy(t->grads[s][i], ls_data(grad), bytes);
+                memcpy(t->grads[s][i], elements_of(grad), bytes);
             } else {
                 memset(t->grads[s][i], 0, bytes);
             }
@@ -189,13 +190,13 @@ static void check_step(run *r, twin *t, int step, int odd, bool weighted)
         const size_t bytes = (size_t)ls_numel(r->params[i].value) * sizeof(float);
         ls_tensor *grad = ls_grad(r->params[i].value);
         CHECK((grad != NULL) == t->used[i]);
-        CHECK(grad == NULL || memcmp(ls_data(grad), t->grads[0][i], bytes) == 0);
+        CHECK(grad == NULL || memcmp(elements_of(grad), t->grads[0][i], bytes) == 0);
     }
     CHECK_OK(ls_optim_step(r->optim));
     ls_optim_zero_grad(r->optim);
     for (int i = 0; i < PARAMS; i++) {
         const size_t bytes = (size_t)ls_numel(r->params[i].value) * sizeof(float);
-        CHECK_OK(ls_copy_in(t->params[i].value, ls_data(r->params[i].value), bytes));
+        CHECK_OK(ls_copy_in(t->params[i].value, elements_of(r->params[i].value), bytes));
     }
 }
 

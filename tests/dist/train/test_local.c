@@ -10,6 +10,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "rows.h"
 #include "says.h"
 #include "test.h"
@@ -171,7 +172,7 @@ static void check_near(ls_module *ddp, const double *want)
     const double bound = 30 * 10 * 4 * ldexp(1, -24);
     ls_param p[2];
     CHECK_INT(ls_module_params(ddp, p, 2), 2);
-    const float *weight = ls_data(p[0].value), *bias = ls_data(p[1].value);
+    const float *weight = elements_of(p[0].value), *bias = elements_of(p[1].value);
     for (int i = 0; i < ALL; i++) {
         CHECK_NEAR(i < OUT * IN ? weight[i] : bias[i - OUT * IN], want[i], bound);
     }
@@ -249,13 +250,13 @@ DIST_TEST(each_parameter_is_averaged_over_its_own_group, 4)
     CHECK_INT(ls_module_params(ddp, p, 4), 4);
     float first[2], sum[2];
     for (int i = 0; i < 2; i++) { /* one that all have, one of the half */
-        first[i] = ((const float *)ls_data(p[2 * i].value))[0];
+        first[i] = ((const float *)elements_of(p[2 * i].value))[0];
         CHECK_OK(ls_all_reduce(i == 0 ? ls_world() : half, &first[i], &sum[i], 1, LS_FLOAT32,
                                LS_AVG, NULL, NULL));
     }
     CHECK_OK(ls_ddp_average(ddp, LS_OPTIONS(ls_ddp_average_options, .optim = optim)));
     for (int i = 0; i < 2; i++) {
-        CHECK_NEAR(((const float *)ls_data(p[2 * i].value))[0], sum[i], 1e-6);
+        CHECK_NEAR(((const float *)elements_of(p[2 * i].value))[0], sum[i], 1e-6);
     }
     int same = 0;
     uint64_t hash = 0;
@@ -286,7 +287,7 @@ DIST_TEST(the_replica_check_resumes_after_the_average, 3)
     ls_param p[2];
     CHECK_INT(ls_module_params(ddp, p, 2), 2);
     if (ls_rank() == 1) {
-        ((float *)ls_data(p[1].value))[0] += 1.0f;
+        add_float(p[1].value, 0, 1.0f);
     }
     LS_SCOPE;
     ls_tensor *y = ls_forward(ddp, ls_ones(LS_SHAPE(1, IN), LS_FLOAT32));

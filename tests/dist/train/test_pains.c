@@ -10,6 +10,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 
 typedef struct pain {
@@ -126,7 +127,7 @@ static void check_gradients(ls_module *ddp, ls_module *twin)
     CHECK_INT(ls_module_params(ddp, p, 4), 4);
     CHECK_INT(ls_module_params(twin, q, 4), 4);
     for (int i = 0; i < 4; i++) {
-        const float *a = ls_data(ls_grad(p[i].value)), *b = ls_data(ls_grad(q[i].value));
+        const float *a = elements_of(ls_grad(p[i].value)), *b = elements_of(ls_grad(q[i].value));
         for (int64_t k = 0; k < ls_numel(p[i].value); k++) {
             CHECK_NEAR(a[k], b[k], 1e-6);
         }

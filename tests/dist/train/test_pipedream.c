@@ -3,6 +3,7 @@
  * that the papers give its stages (Narayanan et al. 2019, section 3.3; 2021, section 3.1), and its
  * sequential twin has the same losses and parameters, to the last bit. */
 #include "base/env.h"
+#include "elements.h"
 #include "says.h"
 #include "scratch.h"
 #include "test.h"
@@ -133,7 +134,7 @@ static void check_outputs(const twin *t, int call)
     ls_module_train(t->net, false);
     for (int m = 0; m < OUTPUTS && t->expected->outputs[call][m] != NULL; m++) {
         CHECK(memcmp(t->expected->outputs[call][m],
-                     ls_data(ls_forward(t->net, evaluated(call, m).inputs[0])),
+                     elements_of(ls_forward(t->net, evaluated(call, m).inputs[0])),
                      (size_t)((ROWS - m) * DIM) * sizeof(float)) == 0);
     }
     ls_module_train(t->net, true);
@@ -190,7 +191,7 @@ static void check_params(ls_module *net, ls_module *whole)
     const int count = ls_module_params(net, params, PARAMS);
     for (int i = 0; i < count; i++) {
         ls_tensor *other = ls_module_param(whole, params[i].name);
-        CHECK(memcmp(ls_data(params[i].value), ls_data(other),
+        CHECK(memcmp(elements_of(params[i].value), elements_of(other),
                      (size_t)ls_numel(other) * sizeof(float)) == 0);
     }
 }
@@ -209,7 +210,7 @@ static void keep_outputs(ls_pipeline *pipe, ls_module *net, trained *to)
     for (int m = 0; m < OUTPUTS && outputs[m] != NULL; m++) {
         const size_t bytes = (size_t)ls_numel(outputs[m]) * sizeof(float);
         to->outputs[to->call][m] = malloc(bytes);
-        memcpy(to->outputs[to->call][m], ls_data(outputs[m]), bytes);
+        memcpy(to->outputs[to->call][m], elements_of(outputs[m]), bytes);
     }
     ls_module_train(net, true);
 }
@@ -735,7 +736,7 @@ static void check_nan(const char *schedule)
         for (int m = 0; m < MICRO; m++) {
             micro[m] = micro_of(0, m, 0);
         }
-        ((float *)ls_data(micro[3].inputs[0]))[7] = NAN;
+        put_float(micro[3].inputs[0], 7, NAN);
         CHECK(ls_pipeline_backward(pipe, net, micro, NULL) < 0);
     }
     CHECK_SAYS(
@@ -746,8 +747,9 @@ static void check_nan(const char *schedule)
     ls_param params[PARAMS];
     const int count = ls_module_params(net, params, PARAMS);
     for (int i = 0; i < count; i++) {
+        const float *at = elements_of(params[i].value);
         for (int64_t e = 0; e < ls_numel(params[i].value); e++) {
-            CHECK(isfinite(((const float *)ls_data(params[i].value))[e]));
+            CHECK(isfinite(at[e]));
         }
     }
     CHECK_STATUS(ls_pipeline_free(pipe), LS_ERR_INVALID);

@@ -3,6 +3,7 @@
  * process, that of the last stage, or in each where stages have replicas. Losses and parameters are
  * equal to the last bit after several steps, with dropout, for every schedule and number of
  * ranks. */
+#include "elements.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -75,8 +76,10 @@ static void share(ls_module *twin, ls_group *stages)
     ls_param params[PARAMS_MAX];
     const int count = ls_module_params(twin, params, PARAMS_MAX);
     for (int i = 0; i < count; i++) {
-        CHECK_OK(ls_broadcast(stages, ls_data(params[i].value), ls_numel(params[i].value),
-                              LS_FLOAT32, ls_group_size(stages) - 1, NULL, NULL));
+        float *at = edit_elements(params[i].value);
+        CHECK_OK(ls_broadcast(stages, at, ls_numel(params[i].value), LS_FLOAT32,
+                              ls_group_size(stages) - 1, NULL, NULL));
+        put_elements(params[i].value, at);
     }
 }
 

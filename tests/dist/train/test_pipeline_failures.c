@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines whose ranks differ: one fails while the others wait, one ends, one computes no
  * gradient. */
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -75,8 +76,8 @@ static void check_grads(ls_module *net, ls_module *twin)
     const int count = ls_module_params(net, params, 4);
     CHECK(count > 0);
     for (int i = 0; i < count; i++) {
-        const float *a = ls_data(ls_grad(params[i].value));
-        const float *b = ls_data(ls_grad(ls_module_param(twin, params[i].name)));
+        const float *a = elements_of(ls_grad(params[i].value));
+        const float *b = elements_of(ls_grad(ls_module_param(twin, params[i].name)));
         for (int64_t e = 0; e < ls_numel(params[i].value); e++) {
             CHECK(a[e] - b[e] < 1e-6F && b[e] - a[e] < 1e-6F);
         }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pitfalls of pipelines, each beside the whole model in one process: losses scaled once,
  * micro-batches of unequal size, norms of gradients that tied parameters enter once. */
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -65,7 +66,7 @@ static void check_grads(ls_module *net, ls_module *whole)
     const int count = ls_module_params(net, params, PARAMS_MAX);
     for (int i = 0; i < count; i++) {
         ls_tensor *other = ls_module_param(whole, params[i].name);
-        const float *a = ls_data(ls_grad(params[i].value)), *b = ls_data(ls_grad(other));
+        const float *a = elements_of(ls_grad(params[i].value)), *b = elements_of(ls_grad(other));
         for (int64_t e = 0; e < ls_numel(other); e++) {
             CHECK(fabsf(a[e] - b[e]) <= 1e-6F + 1e-4F * fabsf(b[e]));
         }

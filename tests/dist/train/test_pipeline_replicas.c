@@ -4,6 +4,7 @@
  * sums over the ranks of the stage in the order of an all_reduce, and divides once. Losses and
  * parameters are equal to the last bit, and close to those of accumulation over all
  * micro-batches. */
+#include "elements.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -81,7 +82,7 @@ static void take_grads(const ls_param *params, int count, float **out)
     for (int i = 0; i < count; i++) {
         const size_t bytes = (size_t)ls_numel(params[i].value) * sizeof(float);
         out[i] = malloc(bytes);
-        memcpy(out[i], ls_data(ls_grad(params[i].value)), bytes);
+        memcpy(out[i], elements_of(ls_grad(params[i].value)), bytes);
     }
 }
 
@@ -143,8 +144,8 @@ static void twin_step(const layout *l, ls_module *net, ls_optim *optim, int step
     ls_optim_zero_grad(optim);
     accumulate(l, net, step, copy, 0, 1, losses);
     for (int i = 0; i < count; i++) {
-        memcpy(ls_data(ls_grad(params[i].value)), means[i],
-               (size_t)ls_numel(params[i].value) * sizeof(float));
+        CHECK_OK(ls_copy_in(ls_grad(params[i].value), means[i],
+                            (size_t)ls_numel(params[i].value) * sizeof(float)));
         free(means[i]);
     }
     CHECK_OK(ls_optim_step(optim));

@@ -2,6 +2,7 @@
 /* The versions of asynchronous pipelines, looked at from inside: a log of the version that each
  * forward and backward reads, the bytes of the stashes, and how well such a pipeline learns.
  * test_pipedream.c compares their bits with the twin's. */
+#include "elements.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@ static int read_forward[MICRO * CALLS], read_backward[MICRO * CALLS];
 
 static int value_of(ls_tensor *t)
 {
-    return (int)*(const float *)ls_data(t);
+    return (int)*(const float *)elements_of(t);
 }
 
 static ls_status pass(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out, int m,
@@ -297,13 +298,15 @@ static ls_micro_batch micro_of(digits *d, int epoch, int m)
 {
     ls_tensor *x = ls_empty(LS_SHAPE(ROWS, PIXELS), LS_FLOAT32),
               *y = ls_empty(LS_SHAPE(ROWS), LS_INT32);
-    float *pixels = ls_data(x);
-    int32_t *labels = ls_data(y);
+    float *pixels = edit_elements(x);
+    int32_t *labels = edit_elements(y);
     for (int i = 0; i < ROWS; i++) {
         const int k = ((m * ROWS + i) * (2 * epoch + 7) + epoch) % d->count[0];
         memcpy(pixels + (size_t)i * PIXELS, d->pixels[0][k], sizeof d->pixels[0][k]);
         labels[i] = d->label[0][k];
     }
+    put_elements(x, pixels);
+    put_elements(y, labels);
     return (ls_micro_batch){.size = sizeof(ls_micro_batch), .inputs = {x}, .target = y};
 }
 
@@ -314,10 +317,10 @@ static double accuracy_of(digits *d, ls_pipeline *pipe)
     ls_tensor *y = NULL;
     ls_micro_batch all = {
         .size = sizeof all,
-        .inputs = {ls_from_memory(&d->pixels[1][0][0], LS_SHAPE(d->count[1], PIXELS), LS_FLOAT32)}};
+        .inputs = {ls_from_data(&d->pixels[1][0][0], LS_SHAPE(d->count[1], PIXELS), LS_FLOAT32)}};
     CHECK_OK(ls_pipeline_forward(pipe, &all, 1, &y));
     int right = 0;
-    const int64_t *guess = y != NULL ? ls_data(ls_argmax(y, 1)) : NULL;
+    const int64_t *guess = y != NULL ? elements_of(ls_argmax(y, 1)) : NULL;
     for (int i = 0; guess != NULL && i < d->count[1]; i++) {
         right += guess[i] == d->label[1][i];
     }

@@ -9,6 +9,7 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/models/gpt.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -88,9 +89,9 @@ static void copy_params(reference *r, ls_module *net)
     char name[16];
     for (int l = 0; l < LAYERS; l++) {
         (void)snprintf(name, sizeof name, "%d.weight", l);
-        const float *w = ls_data(ls_module_param(net, name));
+        const float *w = elements_of(ls_module_param(net, name));
         (void)snprintf(name, sizeof name, "%d.bias", l);
-        const float *b = ls_data(ls_module_param(net, name));
+        const float *b = elements_of(ls_module_param(net, name));
         for (int i = 0; i < DIM * DIM; i++) {
             (&r->w[l][0][0])[i] = (double)w[i];
         }
@@ -131,7 +132,7 @@ static void check_grads(ls_module *net, const reference *r)
     const int count = ls_module_params(net, params, 2 * LAYERS);
     for (int i = 0; i < count; i++) {
         const int l = params[i].name[0] - '0';
-        const float *grad = ls_data(ls_grad(params[i].value));
+        const float *grad = elements_of(ls_grad(params[i].value));
         const bool bias = strstr(params[i].name, "bias") != NULL;
         check_close(grad, bias ? r->db[l] : &r->dw[l][0][0], bias ? DIM : DIM * DIM, r->targets);
     }
@@ -378,7 +379,7 @@ static void check_equal(ls_module *net, ls_module *whole, bool grads)
         a = grads ? ls_grad(a) : a;
         b = grads ? ls_grad(b) : b;
         CHECK(a != NULL && b != NULL);
-        CHECK(memcmp(ls_data(a), ls_data(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
+        CHECK(memcmp(elements_of(a), elements_of(b), (size_t)ls_numel(a) * sizeof(float)) == 0);
     }
 }
 
@@ -496,8 +497,8 @@ static void check_gate_grads(ls_module *net, ls_module *whole)
         if (strstr(params[i].name, "gate.weight") == NULL) {
             continue;
         }
-        const float *a = ls_data(ls_grad(params[i].value));
-        const float *b = ls_data(ls_grad(ls_module_param(whole, params[i].name)));
+        const float *a = elements_of(ls_grad(params[i].value));
+        const float *b = elements_of(ls_grad(ls_module_param(whole, params[i].name)));
         for (int64_t e = 0; e < ls_numel(params[i].value); e++) {
             CHECK(fabsf(a[e] - b[e]) < 1e-6F + 1e-5F * fabsf(b[e]));
         }

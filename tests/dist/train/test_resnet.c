@@ -13,6 +13,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "test.h"
 #include <lockstep/models/resnet.h>
 
@@ -37,8 +38,8 @@ static double loss_of(ls_module *net, int rank, int step, double share)
     }
     {
         LS_SCOPE;
-        ls_tensor *images = ls_from_memory(x, LS_SHAPE(BATCH, 3, EDGE, EDGE), LS_FLOAT32);
-        ls_tensor *classes = ls_from_memory(y, LS_SHAPE(BATCH), LS_INT32);
+        ls_tensor *images = ls_from_data(x, LS_SHAPE(BATCH, 3, EDGE, EDGE), LS_FLOAT32);
+        ls_tensor *classes = ls_from_data(y, LS_SHAPE(BATCH), LS_INT32);
         ls_tensor *loss = ls_cross_entropy(ls_forward(net, images), classes, NULL);
         CHECK_OK(ls_backward(share == 1.0 ? loss : ls_scale(loss, share)));
         CHECK_OK(ls_item(loss, &value));
@@ -66,52 +67,53 @@ static ls_optim *optim_new(ls_module *net)
 
 typedef struct item {
     char name[96];
-    void *data;
-    int64_t count;
-    ls_dtype dtype;
+    ls_tensor *tensor;
 } item;
 
 typedef struct items {
+    ls_module *net;
     item at[ITEMS_MAX];
     int count;
 } items;
-
-static ls_status note(void *self, const char *name, const ls_state_tensor *tensor)
-{
-    items *list = self;
-    CHECK(list->count < ITEMS_MAX && strlen(name) < sizeof list->at[0].name);
-    item *to = &list->at[list->count++];
-    *to = (item){.data = tensor->data, .count = 1, .dtype = tensor->dtype};
-    memcpy(to->name, name, strlen(name) + 1);
-    for (int d = 0; d < tensor->ndim; d++) {
-        to->count *= tensor->local[d];
-    }
-    return LS_OK;
-}
-
-static void list_items(ls_module *net, items *out)
-{
-    const ls_state_visitor visitor = {
-        .size = sizeof(ls_state_visitor), .self = out, .tensor = note};
-    out->count = 0;
-    CHECK_OK(ls_module_state(net, "", &visitor));
-}
 
 static bool is_running(const char *name)
 {
     return strstr(name, "running_") != NULL || strstr(name, "num_batches") != NULL;
 }
 
+static ls_status note(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    items *list = self;
+    (void)tensor;
+    CHECK(list->count < ITEMS_MAX && strlen(name) < sizeof list->at[0].name);
+    item *to = &list->at[list->count++];
+    to->tensor =
+        is_running(name) ? ls_module_buffer(list->net, name) : ls_module_param(list->net, name);
+    memcpy(to->name, name, strlen(name) + 1);
+    return ls_tensor_status(to->tensor);
+}
+
+static void list_items(ls_module *net, items *out)
+{
+    const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .self = out, .tensor = note};
+    out->net = net;
+    out->count = 0;
+    CHECK_OK(ls_module_state(net, "", &visitor));
+}
+
 static void check_item(const item *got, const item *want)
 {
-    CHECK(strcmp(got->name, want->name) == 0 && got->count == want->count);
-    if (got->dtype != LS_FLOAT32) {
-        CHECK(memcmp(got->data, want->data, (size_t)got->count * ls_dtype_size(got->dtype)) == 0);
+    LS_SCOPE;
+    const int64_t count = ls_numel(want->tensor);
+    const float *a = elements_of(got->tensor), *b = elements_of(want->tensor);
+    double off = 0.0, size = 0.0;
+    CHECK(strcmp(got->name, want->name) == 0 && ls_numel(got->tensor) == count);
+    if (ls_dtype_of(got->tensor) != LS_FLOAT32) {
+        CHECK(memcmp(a, b, test_bytes_of(want->tensor)) == 0);
         return;
     }
-    const float *a = got->data, *b = want->data;
-    double off = 0.0, size = 0.0;
-    for (int64_t i = 0; i < got->count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         off += pow((double)a[i] - (double)b[i], 2);
         size += pow((double)b[i], 2);
     }
@@ -135,9 +137,9 @@ static void keep_running(twin *t, bool back)
     char *at = (char *)t->running;
     for (int i = 0; i < t->items.count; i++) {
         const item *of = &t->items.at[i];
-        const size_t bytes = (size_t)of->count * ls_dtype_size(of->dtype);
+        const size_t bytes = test_bytes_of(of->tensor);
         if (is_running(of->name)) {
-            memcpy(back ? of->data : at, back ? at : of->data, bytes);
+            CHECK_OK(back ? ls_copy_in(of->tensor, at, bytes) : ls_copy_out(of->tensor, at, bytes));
             at += bytes;
         }
     }
@@ -162,7 +164,7 @@ static void twin_open(twin *t)
     list_items(t->net, &t->items);
     for (int i = 0; i < t->items.count; i++) {
         const item *of = &t->items.at[i];
-        bytes += is_running(of->name) ? (size_t)of->count * ls_dtype_size(of->dtype) : 0;
+        bytes += is_running(of->name) ? test_bytes_of(of->tensor) : 0;
     }
     CHECK(bytes > 0 && bytes <= sizeof running);
 }

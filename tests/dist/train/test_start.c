@@ -6,6 +6,7 @@
 #include <lockstep/lockstep.h>
 
 #include "comm/core/group.h"
+#include "elements.h"
 #include "reduce/reducer.h"
 #include "test.h"
 
@@ -51,7 +52,7 @@ static uint64_t operations_of(int blocks)
         ls_world()->sequence - before + ls__reducer_domain_group(ls_ddp_reducer(net), 0)->sequence;
     check_identical(net, ls_world(), ls_world_size());
     const ls_tensor *mean = ls_module_buffer(net, "1.running_mean");
-    CHECK(((const float *)ls_data((ls_tensor *)mean))[0] == 10.0f);
+    CHECK(((const float *)elements_of((ls_tensor *)mean))[0] == 10.0f);
     ls_module_free(net);
     return count;
 }
@@ -77,13 +78,13 @@ DIST_TEST(a_parameter_of_a_smaller_group_is_that_of_its_rank_0, 4)
     ls_group *half = NULL;
     CHECK_OK(ls_group_split(ls_world(), ls_rank() % 2, ls_rank(), "half", &half));
     ls_module *net = make(1);
-    float own = ((float *)ls_data(ls_module_param(net, "3.weight")))[0], first[4];
+    float own = *(const float *)elements_of(ls_module_param(net, "3.weight")), first[4];
     CHECK_OK(ls_all_gather(ls_world(), &own, first, 1, LS_FLOAT32, NULL, NULL));
     net = ls_ddp_new(net, ls_world(),
                      LS_OPTIONS(ls_ddp_options, .place = place_head, .place_arg = half));
     CHECK_OK(ls_module_status(net));
     CHECK(first[0] != first[1]);
-    CHECK(((float *)ls_data(ls_module_param(net, "3.weight")))[0] == first[ls_rank() % 2]);
+    CHECK(*(const float *)elements_of(ls_module_param(net, "3.weight")) == first[ls_rank() % 2]);
     check_identical(net, half, 2);
     check_identical(net, ls_world(), 2);
     ls_module_free(net);

@@ -9,6 +9,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -226,8 +227,9 @@ DIST_TEST(a_flipped_bit_is_named_by_rank_parameter_and_step_100_times_of_100, 3)
         train(ddp, optim, -1, 2);
         const flip f = draw(trial, params);
         if (ls_rank() == f.rank) {
-            uint32_t *word = (uint32_t *)ls_data(params[f.param].value) + f.element;
-            *word ^= 1u << f.bit;
+            uint32_t *words = edit_elements(params[f.param].value);
+            words[f.element] ^= 1u << f.bit;
+            put_elements(params[f.param].value, words);
         }
         {
             LS_SCOPE;
@@ -252,7 +254,7 @@ DIST_TEST(two_replicas_that_differ_are_both_suspect, 2)
     ls_module *ddp = net_new(LS_REDUCE_OVERLAP); /* looks at steps 0, 100 … */
     ls_param params[PARAMS];
     CHECK_INT(ls_module_params(ddp, params, PARAMS), PARAMS);
-    *(float *)ls_data(params[3].value) += (float)ls_rank();
+    add_float(params[3].value, 0, (float)ls_rank());
     LS_SCOPE;
     ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_FLOAT32);
     CHECK_STATUS(ls_backward(ls_mean(ls_forward(ddp, x))), LS_ERR_MISMATCH);
@@ -271,7 +273,7 @@ DIST_TEST(of_two_and_two_replicas_the_lower_ranks_count_as_right, 4)
     ls_module *ddp = net_new(LS_REDUCE_OVERLAP);
     ls_param params[PARAMS];
     CHECK_INT(ls_module_params(ddp, params, PARAMS), PARAMS);
-    *(float *)ls_data(params[3].value) += (float)(ls_rank() / 2);
+    add_float(params[3].value, 0, (float)(ls_rank() / 2));
     LS_SCOPE;
     ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_FLOAT32);
     CHECK_STATUS(ls_backward(ls_mean(ls_forward(ddp, x))), LS_ERR_MISMATCH);

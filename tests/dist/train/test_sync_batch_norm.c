@@ -10,6 +10,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "says.h"
 #include "test.h"
 
@@ -96,16 +97,17 @@ static void take(float *out, ls_tensor *t)
 {
     CHECK(t != NULL);
     CHECK_OK(ls_tensor_status(t));
-    memcpy(out, ls_data(ls_contiguous(t)), (size_t)ls_numel(t) * sizeof(float));
+    memcpy(out, elements_of(t), (size_t)ls_numel(t) * sizeof(float));
 }
 
 static ls_module *layer_new(void)
 {
     ls_module *layer = ls_batch_norm2d_new(CHANNELS, 1e-5, 0.3);
-    float *w = ls_data(ls_module_param(layer, "weight"));
+    float *w = edit_elements(ls_module_param(layer, "weight"));
     for (int c = 0; c < CHANNELS; c++) {
         w[c] = 0.5f + 0.25f * (float)c;
     }
+    put_elements(ls_module_param(layer, "weight"), w);
     return layer;
 }
 
@@ -314,7 +316,7 @@ static void check_parameters(ls_module *got, ls_module *want, double bound)
     const int count = ls_module_params(got, a, 16);
     CHECK_INT(ls_module_params(want, b, 16), count);
     for (int i = 0; i < count; i++) {
-        const float *x = ls_data(a[i].value), *y = ls_data(b[i].value);
+        const float *x = elements_of(a[i].value), *y = elements_of(b[i].value);
         double off = 0.0, size = 0.0;
         for (int64_t k = 0; k < ls_numel(b[i].value); k++) {
             off += ((double)x[k] - (double)y[k]) * ((double)x[k] - (double)y[k]);
@@ -344,7 +346,7 @@ static void compare_training(bool recompute, bool empty, bool autocast)
     }
     check_parameters(net, twin, autocast ? STEPS * HALF_U : 1e-5);
     const ls_tensor *seen = ls_module_buffer(net, "norm2.num_batches_tracked");
-    CHECK_INT(*(const int64_t *)ls_data((ls_tensor *)seen), STEPS);
+    CHECK_INT(*(const int64_t *)elements_of((ls_tensor *)seen), STEPS);
     CHECK_OK(ls_replicas_identical(net, ls_world(), &identical, &hash));
     CHECK_INT(identical, ls_world_size());
     ls_optim_free(optim);
@@ -404,7 +406,7 @@ DIST_TEST(evaluation_exchanges_nothing, 2)
         ls_tensor *y = ls_forward(net, images_of(0, 0, 3)),
                   *z = ls_forward(twin, images_of(0, 0, 3));
         CHECK_OK(ls_tensor_status(y));
-        CHECK(memcmp(ls_data(y), ls_data(z), (size_t)ls_numel(y) * sizeof(float)) == 0);
+        CHECK(memcmp(elements_of(y), elements_of(z), (size_t)ls_numel(y) * sizeof(float)) == 0);
     }
     ls_module_free(net);
     ls_module_free(twin);

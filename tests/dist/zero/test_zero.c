@@ -7,6 +7,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "scratch.h"
 #include "test.h"
 
@@ -175,7 +176,7 @@ static void read_numbers(ls_module *net, result *out)
         const size_t bytes =
             (size_t)ls_numel(params[i].value) * ls_dtype_size(ls_dtype_of(params[i].value));
         CHECK(at + bytes <= sizeof out->numbers);
-        memcpy(out->numbers + at, ls_data(params[i].value), bytes);
+        memcpy(out->numbers + at, elements_of(params[i].value), bytes);
         at += bytes;
     }
     out->bytes = (int64_t)at;
