@@ -143,6 +143,20 @@ ls_status ls__ddp_carry_out(const ls__ddp *d, int i)
     return on != NULL ? ls__device_status(on->device) : LS_OK;
 }
 
+/* Backward adds to what is there, and an average that stayed would be reduced once more. It is
+ * read, since it may have been clipped. */
+ls_status ls__ddp_carry_averages(const ls__ddp *d)
+{
+    const bool copies = d->param_count > 0 && ls__ddp_copies(d, d->params[0].value);
+    for (int i = 0; i < d->param_count && copies; i++) {
+        if (ls__reducer_sets_aside(d->reducer, i)) {
+            LS_TRY(ls__ddp_carry_out(d, i));
+            LS_TRY(ls__tensor_zero(ls_grad(d->params[i].value)));
+        }
+    }
+    return LS_OK;
+}
+
 /* One that only other ranks had gets its memory now. */
 static ls_status carry_one_back(const ls__ddp *d, int i)
 {

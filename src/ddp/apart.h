@@ -22,6 +22,9 @@ ls_status ls__ddp_settle_backend(ls__ddp *d, const ls_ddp_options *options);
 ls_stream *ls__ddp_stream(const ls__ddp *d);
 /* Whether the gradient lies in memory of its own, and not in its bucket. */
 bool ls__ddp_copies(const ls__ddp *d, const ls_tensor *param);
+/* Before the reducer begins: averages that it will set aside go to their buckets, and the device
+ * has zeros in their place. */
+ls_status ls__ddp_carry_averages(const ls__ddp *d);
 /* The gradient of parameter i, if it is present, to its bucket. */
 ls_status ls__ddp_carry_out(const ls__ddp *d, int i);
 /* From the buckets, those of params[count], or of all for NULL, that are present there. */

@@ -229,6 +229,7 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
     undo_divide_local(d);
     ls_reducer_begin_options given = *options;
     given.stream = ls__ddp_stream(d);
+    LS_TRY(ls__ddp_carry_averages(d));
     LS_TRY(ls__reducer_begin(d->reducer, &given));
     ls__unshard_backward_begin(d, d->synchronising);
     return pushes(d) ? d->remote->begin(d, options->used) : LS_OK;

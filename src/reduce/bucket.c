@@ -27,6 +27,16 @@
 
 /* ---- a backward begins -------------------------------------------------------------------- */
 
+static bool is_reduced(const ls__reduce_param *param)
+{
+    return param->present && !param->local && !param->carried;
+}
+
+bool ls__reducer_sets_aside(const ls_reducer *r, int param)
+{
+    return is_reduced(&r->params[param]);
+}
+
 /* Puts a reduced gradient aside and clears its place; ls__buckets_settle adds it back. */
 static ls_status set_aside(ls_reducer *r, int index)
 {
@@ -62,7 +72,7 @@ ls_status ls__buckets_begin(ls_reducer *r)
         if (!param->present) {
             param->local = false;
             param->carried = false;
-        } else if (!param->local && !param->carried) {
+        } else if (is_reduced(param)) {
             LS_TRY(set_aside(r, i));
         }
         any_local = any_local || param->local;

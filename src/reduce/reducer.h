@@ -28,6 +28,10 @@ int ls__reducer_first_live(const ls_reducer *r);
 /* Whether its ranks agree on settings, as of the last exchange; Note [Agreement]. */
 bool ls__reducer_agrees(const ls_reducer *r);
 
+/* Whether the next backward finds an average in the place of this gradient, keeps it and clears the
+ * place. */
+bool ls__reducer_sets_aside(const ls_reducer *r, int param);
+
 /* Multiplies gradients that were accumulated and not reduced by `factor`. */
 void ls__reducer_scale_local(ls_reducer *r, double factor);
 /* The sum of the weights by which they were multiplied; 0: they are plain. */
