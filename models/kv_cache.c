@@ -117,18 +117,21 @@ ls_status ls_kv_cache_begin(ls_kv_cache *c, int64_t batch, int64_t tokens)
     return LS_OK;
 }
 
+static ls_status copy_rows(const ls_kv_cache *c, ls_tensor *room, ls_tensor *rows)
+{
+    ls_tensor *here = ls_to(ls_contiguous(rows), "cpu");
+    LS_TRY(ls_tensor_status(here));
+    return ls_copy_in(ls_slice(room, 1, c->length, c->length + c->reading), ls_data(here),
+                      (size_t)(c->batch * c->reading * c->dim) * sizeof(float));
+}
+
 /* Copies the new rows [B,T,dim] after those in `room` and returns a view of all of them. */
 static ls_tensor *append(ls_kv_cache *c, ls_tensor *room, ls_tensor *rows)
 {
-    float *base = ls_data(room);
     if (ls_dtype_of(rows) == LS_BFLOAT16) { /* under autocast; attention rounds it again */
         rows = ls_cast(rows, LS_FLOAT32);
     }
-    size_t bytes = (size_t)(c->reading * c->dim) * sizeof *base;
-    for (int64_t b = 0; b < c->batch; b++) {
-        float *to = base + (b * c->context + c->length) * c->dim;
-        c->status = c->status < 0 ? c->status : ls_copy_out(ls_slice(rows, 0, b, b + 1), to, bytes);
-    }
+    c->status = c->status < 0 ? c->status : copy_rows(c, room, rows);
     return ls_slice(room, 1, 0, c->length + c->reading);
 }
 

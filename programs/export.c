@@ -268,7 +268,7 @@ static ls_status show_whole(gathering *g, int64_t at, const char *name)
 {
     LS_SCOPE;
     LS_TRY(tell(g, &at));
-    ls_tensor *whole = ls_tensor_whole(g->params[at].value);
+    ls_tensor *whole = ls_to(ls_tensor_whole(g->params[at].value), "cpu");
     LS_TRY(ls_tensor_status(whole));
     ls_state_tensor shown = {
         .dtype = ls_dtype_of(whole), .ndim = ls_ndim(whole), .data = ls_data(whole)};

@@ -150,8 +150,8 @@ typedef struct ls_tokens_options {
 LS_DEFAULTS_FUNCTION(tokens)
 LS_API ls_dataset *ls_tokens_dataset_new(const char *path, const ls_tokens_options *options);
 
-/* Tensors in memory: x [N,..] float32 or int32, y [N,..]. The dataset keeps their elements alive;
- * the caller still owns its tensors. */
+/* Tensors in memory: x [N,..] float32 or int32, y [N,..]. The dataset keeps their elements alive,
+ * or a copy of those of a device; the caller still owns its tensors. */
 LS_API ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y);
 
 /* Makes float32 of images [C,H,W] of float16, float32, float64, uint8 (divided by 255) or bool, and

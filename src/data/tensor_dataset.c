@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors in memory as a data set: row i of x and of y is sample i. The data set holds views of its
- * own, so the caller's handles stay the caller's, and keeps raw pointers for the loader's thread,
- * which must not touch tensors. */
+ * own, so the caller's handles stay the caller's, or copies of a device's elements, and keeps raw
+ * pointers for the loader's thread, which must not touch tensors. */
 #include <lockstep/data.h>
 
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "data/dataset.h"
+#include "tensor/across.h"
 
 /* `x` and `y` keep the memory alive; samples are copied from the raw pointers. */
 typedef struct tensor_dataset {
@@ -55,7 +56,7 @@ static ls_status hold(const char *name, ls_tensor *t, ls_tensor **held, const ui
                         "count the samples",
                         name);
     }
-    *held = ls_keep(ls_contiguous(ls_detach(t)));
+    *held = ls_keep(ls__tensor_to_here(ls_contiguous(ls_detach(t))));
     LS_TRY(ls_tensor_status(*held));
     *data = ls_data(*held);
     *row = (ls_shape){.ndim = shape.ndim - 1};

@@ -10,6 +10,7 @@
 #include "nn/module.h"
 #include "nn/parts.h"
 #include "tensor/shape.h"
+#include "tensor/tensor.h"
 
 /* Sets evaluation mode and notes the mode that each module was in, or sets that one again. The
  * recursion is bounded by LS__MODULE_DEPTH_MAX. */
@@ -39,17 +40,28 @@ static ls_status run_parts(ls_module *module, int parts, ls_tensor *const *input
     return ls__parts_run_apart(module, in, edges.in_count, out);
 }
 
-/* The first element that differs in its bits; -1: none. */
-static int64_t find_difference(ls_tensor *a, ls_tensor *b)
+static int64_t first_difference(const char *x, const char *y, int64_t count, size_t bytes)
 {
-    const size_t bytes = ls_dtype_size(ls_dtype_of(a));
-    const char *x = ls_data(ls_contiguous(a)), *y = ls_data(ls_contiguous(b));
-    for (int64_t i = 0; i < ls_numel(a); i++) {
+    for (int64_t i = 0; i < count; i++) {
         if (memcmp(x + (size_t)i * bytes, y + (size_t)i * bytes, bytes) != 0) {
             return i;
         }
     }
     return -1;
+}
+
+/* *at: the first element that differs in its bits; -1: none. */
+static ls_status find_difference(ls_tensor *a, ls_tensor *b, int64_t *at)
+{
+    ls__host_view x, y;
+    LS_TRY(ls__host_view_of(ls_contiguous(a), &x));
+    const ls_status read = ls__host_view_of(ls_contiguous(b), &y);
+    if (read == LS_OK) {
+        *at = first_difference(x.data, y.data, ls_numel(a), ls_dtype_size(ls_dtype_of(a)));
+        ls__host_view_close(&y, false);
+    }
+    ls__host_view_close(&x, false);
+    return read;
 }
 
 static ls_status compare(const ls_module *module, ls_tensor *forward, ls_tensor *parts)
@@ -64,7 +76,8 @@ static ls_status compare(const ls_module *module, ls_tensor *forward, ls_tensor 
                         ls__shape_print(a).text, ls_dtype_name(ls_dtype_of(parts)),
                         ls__shape_print(b).text);
     }
-    const int64_t at = find_difference(forward, parts);
+    int64_t at = -1;
+    LS_TRY(find_difference(forward, parts, &at));
     return at < 0 ? LS_OK
                   : ls__fail(LS_ERR_MISMATCH,
                              "ls_module_check_parts: forward of the %s and its parts differ in "

@@ -58,6 +58,17 @@ def hash_of(shown):
     return re.search(r"\(hash (\w+)\)", shown).group(1)
 
 
+@test
+def exported_weights_of_a_device_are_those_of_the_processor_also_of_parts_of_layers():
+    path, file = str(BUILD / "tests/device"), FOLDER / "exported.safetensors"
+    for ranks in (1, 2):
+        exported = []
+        for device in ("cpu", "loop"):
+            losses(device, ranks, "--mesh", f"tp={ranks}", "--export", file, LOCKSTEP_BACKEND_PATH=path)
+            exported.append(file.read_bytes())
+        assert exported[0] == exported[1] and len(exported[0]) > 4096, [len(e) for e in exported]
+
+
 # The fake driver, cuBLASLt and NCCL are found by their names, as the real ones.
 FAKES = {"LD_LIBRARY_PATH": str(BUILD / "tests/fake_cuda")}
 BY_NCCL = "gradients are averaged by nccl"

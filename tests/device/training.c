@@ -233,6 +233,39 @@ TEST(ls_data_is_for_memory_that_the_program_may_read)
     loop_free();
 }
 
+TEST(parts_of_a_module_on_a_device_are_compared_with_its_forward)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_new(2)));
+    ls_module *net = make_gpt();
+    {
+        LS_SCOPE;
+        ls_tensor *x = integers(BATCH, CONTEXT, VOCAB, 1, LS_INT32);
+        CHECK_OK(ls_module_check_parts(net, &x, 1));
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
+TEST(samples_of_tensors_on_a_device_are_read)
+{
+    float row[IN];
+    int64_t label = -1;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls__tensor_use_device(loop_new(2)));
+    ls_tensor *x = floats(ROWS, IN, 0), *y = integers(ROWS, 1, OUT, 0, LS_INT64);
+    ls_dataset *data = ls_tensor_dataset_new(x, y);
+    CHECK(data != NULL);
+    ls_free(x);
+    ls_free(y);
+    CHECK_OK(data->get(data, 1, row, &label));
+    CHECK(row[2] == (float)(9 * 37 % 101 - 50) / 25.0f && label == 7 % OUT);
+    ls_dataset_free(data);
+    CHECK_OK(ls_finalize());
+    loop_free();
+}
+
 TEST(operands_on_two_devices_are_refused)
 {
     float x[4] = {1, 2, 3, 4};
