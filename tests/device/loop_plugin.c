@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop device as a plug-in, for programs: --device loop, ls_device_use("loop"). */
+/* The loop device as a plug-in, for programs: --device loop, ls_device_use("loop"). It is apart, as
+ * a GPU is, and ranks have other delays. LOOP_SEED=N gives them others; with an odd one kernels
+ * reach memory of the program. */
 #include "loop.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <lockstep/version.h>
 
@@ -14,7 +17,8 @@ static const ls__device *open_device(int number, char error[])
         return NULL;
     }
     open = true;
-    return loop_new(2 * (uint64_t)(number + 1)); /* apart, as a GPU is */
+    const char *seed = getenv("LOOP_SEED");
+    return loop_new(2 * (uint64_t)(number + 1) + (seed != NULL ? strtoull(seed, NULL, 10) : 0));
 }
 
 __attribute__((visibility("default"))) const ls__device_plugin *ls__device_plugin_table(void);
