@@ -45,6 +45,10 @@
  * captured step. Parameters that are moved (ls_module_to) end the capture, and two runs later
  * the step is captured anew.
  *
+ * Gradients that the step leaves, for an optimizer outside of it, are those of the run, and it may
+ * add to gradients that it finds. A run that finds a gradient where the recorded one found none, or
+ * the reverse, is made as without a capture.
+ *
  * Runs with other shapes, types, autocast, seed or sample offset than the recorded one are made as
  * without a capture, and so is every run of a step that cannot be captured, because in it
  *   - the program reads or waits for the device (ls_item, ls_copy_out), makes tensors of numbers of
@@ -64,7 +68,8 @@
  * fails on one rank is LS_ERR_PEER on the others, and no rank has made the step. A replay has the
  * deadline of the group, and ends as its operations do when a rank dies or hangs (comm.h). Not
  * captured are zero, gradients over several groups, buffers that are broadcast, statistics of batch
- * norm over ranks, weighted backwards, optimizers in backward, and other exchanges. */
+ * norm over ranks, weighted backwards, optimizers in backward, local gradients that one run leaves
+ * to the next (LS_NO_SYNC), and other exchanges. */
 #ifndef LOCKSTEP_CAPTURED_H
 #define LOCKSTEP_CAPTURED_H
 

@@ -11,6 +11,7 @@
 #include "autograd/hooks.h"
 #include "autograd/observers.h"
 #include "base/assert.h"
+#include "tensor/gradients.h"
 #include "tensor/half.h"
 
 /* A gradient has the type of its tensor, so that of bfloat16 is bfloat16. */
@@ -52,8 +53,11 @@ static ls_status announce(const ls__leaf *leaf)
 static void *gradient_memory(ls__pool *on, ls__tensor_node *to)
 {
     LS_ASSERT(to->numel >= 0);
-    if (ls__node_is_leaf(to) && announce(ls__leaf_of(to)) < 0) {
-        return NULL;
+    if (ls__node_is_leaf(to)) {
+        ls__captured_meet(ls__leaf_of(to), LS__GRADIENT_USED);
+        if (announce(ls__leaf_of(to)) < 0) {
+            return NULL;
+        }
     }
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
@@ -235,6 +239,7 @@ ls_status ls__give_zeros(ls__autograd_pass *pass, ls__tensor_node *node)
 /* Makes an absent gradient of a leaf present and zero. */
 static ls_status zero_grad_of(ls__leaf *leaf)
 {
+    ls__captured_meet(leaf, LS__GRADIENT_USED);
     if (*leaf->present) {
         return LS_OK;
     }

@@ -3,6 +3,7 @@
 #include "autograd/param.h"
 #include "base/assert.h"
 #include "tensor/fill.h"
+#include "tensor/gradients.h"
 #include "tensor/op.h"
 
 /* ---- public ------------------------------------------------------------------------------- */
@@ -110,7 +111,11 @@ ls_tensor *ls_grad(ls_tensor *t)
 {
     ls__tensors *tensors;
     ls__leaf *leaf = leaf_at(t, "grad", &tensors);
-    if (leaf == NULL || !*leaf->present) {
+    if (leaf == NULL) {
+        return NULL;
+    }
+    ls__captured_meet(leaf, LS__GRADIENT_USED);
+    if (!*leaf->present) {
         return NULL;
     }
     if (leaf->grad_record == NULL && !make_grad_record(tensors, leaf)) {
@@ -329,21 +334,6 @@ void ls__param_place_value(ls_tensor *param, void *memory)
     }
 }
 
-/* Memory of the gradient's own returns to the allocator while the gradient is absent. Borrowed
- * memory (a bucket's) stays bound. */
-static void release_grad(ls__tensors *tensors, ls__leaf *leaf)
-{
-    if (leaf->grad == NULL || leaf->grad->size_class == LS__STORAGE_BORROWED) {
-        return;
-    }
-    if (leaf->grad_record != NULL) {
-        ls__record_free(tensors, leaf->grad_record);
-        leaf->grad_record = NULL;
-    }
-    ls__storage_unref(leaf->grad);
-    leaf->grad = NULL;
-}
-
 /* A gradient made present without memory is zero: peers reduced a bucket in which this rank had
  * nothing. */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
@@ -353,6 +343,7 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
     if (leaf == NULL) {
         return ls__self.status;
     }
+    ls__captured_meet(leaf, present ? LS__GRADIENT_USED : LS__GRADIENT_ZEROED);
     if (present && leaf->grad == NULL) {
         ls__pool *on = leaf->value->pool;
         leaf->grad = ls__storage_new(on, (size_t)leaf->node.numel *
@@ -364,9 +355,18 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
     }
     *leaf->present = present;
     if (!present) {
-        release_grad(tensors, leaf);
+        ls__leaf_release_grad(leaf);
     }
     return LS_OK;
+}
+
+void ls__param_meet_grad(const ls_tensor *param)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = ls_requires_grad(param) ? leaf_at(param, "param_meet_grad", &tensors) : NULL;
+    if (leaf != NULL) {
+        ls__captured_meet(leaf, LS__GRADIENT_USED);
+    }
 }
 
 bool ls__param_grad_present(const ls_tensor *param)

@@ -60,5 +60,7 @@ void ls__param_copy(ls_tensor *param, ls_tensor *copy);
  * parameter). */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present);
 bool ls__param_grad_present(const ls_tensor *param);
+/* A captured step is about to use the gradient (tensor/gradients.h). */
+void ls__param_meet_grad(const ls_tensor *param);
 
 #endif

@@ -2,8 +2,10 @@
 /* A wrapper's part in a captured step (Note [Replays of several ranks] in reduce/captured.c). */
 #include "device/captured.h"
 
+#include "autograd/param.h"
 #include "ddp/apart.h"
 #include "ddp/wrapper.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 static ls__ddp *ddp_of(const ls__captured_ranks *ranks)
@@ -13,13 +15,26 @@ static ls__ddp *ddp_of(const ls__captured_ranks *ranks)
 
 /* ---- in the step ---------------------------------------------------------------------------- */
 
+static bool holds_gradients(const ls__ddp *d)
+{
+    bool holds = false;
+    for (int i = 0; i < d->param_count && ls__self.captured != NULL; i++) {
+        holds = holds || *ls__reducer_present(d->reducer, i);
+    }
+    return holds;
+}
+
 /* Why a backward that synchronises cannot be recorded; NULL: it can. */
 static const char *obstacle_of(const ls__ddp *d, const ls__backward_info *info)
 {
     const char *of_reducer = ls__reducer_obstacle(d->reducer);
+    const bool continues = ls__self.captured != NULL && ls__self.captured->adds_up == d;
     return of_reducer != NULL     ? of_reducer
            : d->optim != NULL     ? "ls_ddp_step_in_backward steps within the backward pass"
            : d->buffers.count > 0 ? "ls_ddp_new broadcasts buffers in each step (broadcast_buffers)"
+           : !continues && holds_gradients(d)
+               ? "gradients of ls_ddp_new were added up before it; make all backwards of a step in "
+                 "the function"
            : info->weighted ? "ls_backward_weighted over several ranks, whose weights may change"
                             : NULL;
 }
@@ -32,6 +47,12 @@ void ls__ddp_captured_begin(ls__ddp *d, const ls__backward_info *info, bool loca
     }
     if (obstacle != NULL) {
         ls__captured_refuse(obstacle);
+    }
+    if (ls__self.captured != NULL) {
+        ls__self.captured->adds_up = local ? d : NULL;
+    }
+    for (int i = 0; i < d->param_count && ls__captured_records(); i++) {
+        ls__param_meet_grad(d->params[i].value); /* averages come to all of them */
     }
     d->noticed = ls__reducer_noticed(d->reducer);
     ls__reducer_record(d->reducer, ls__captured_records() && obstacle == NULL);
@@ -58,12 +79,13 @@ static int rank_of(const ls__captured_ranks *ranks)
 
 /* ---- beside it ------------------------------------------------------------------------------ */
 
-/* In steps in which the ranks compare their parameters nothing is replayed. */
+/* In steps in which the ranks compare their parameters nothing is replayed, and in none that begins
+ * under LS_NO_SYNC. */
 static ls_status vote(ls__captured_ranks *ranks, ls__captured_vote *v)
 {
     ls__ddp *d = ddp_of(ranks);
-    const bool compares = ls__ddp_compares(d) && v->act > LS__CAPTURED_WATCH;
-    ls__reducer_vote of = {.act = (int32_t)(compares ? LS__CAPTURED_PLAIN : v->act),
+    const bool plain = (ls__ddp_compares(d) || !d->sync) && v->act > LS__CAPTURED_WATCH;
+    ls__reducer_vote of = {.act = (int32_t)(plain ? LS__CAPTURED_PLAIN : v->act),
                            .refuses = v->refuses,
                            .step = v->step,
                            .recorded = v->recorded};
@@ -72,6 +94,7 @@ static ls_status vote(ls__captured_ranks *ranks, ls__captured_vote *v)
         ls__reducer_record_anew(d->reducer);
     } else if (of.act == LS__CAPTURED_REPLAY) {
         d->passes++;
+        d->grads = GRADS_USABLE;
         ls__reducer_count_replay(d->reducer);
     }
     v->act = (ls__captured_act)of.act;

@@ -2,6 +2,7 @@
 /* See Note [Captured steps] in captured.h. */
 #include "device/captured.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ void ls__captured_refuse(const char *what)
         return;
     }
     if (ls__self.file != NULL && ls__self.file[0] != '\0') {
-        (void)snprintf(c->why, sizeof c->why, "%.110s (%.120s:%d)", what, ls__self.file,
+        (void)snprintf(c->why, sizeof c->why, "%.128s (%.110s:%d)", what, ls__self.file,
                        ls__self.line);
     } else {
         (void)snprintf(c->why, sizeof c->why, "%.250s", what);
@@ -190,6 +191,9 @@ void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args)
 
 void ls__captured_enter(ls__captured *captured, bool records)
 {
+    static _Atomic uint64_t runs; /* Sync: relaxed; a number that no other run has */
+    captured->run = atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed) + 1;
+    captured->adds_up = NULL;
     captured->records = records;
     captured->number_count = captured->result_count = 0;
     captured->noticed = 0;

@@ -83,12 +83,16 @@ struct ls__captured_ranks {
     int (*rank)(const ls__captured_ranks *ranks); /* in the world */
 };
 
+typedef struct ls__captured_gradient ls__captured_gradient; /* tensor/gradients.h */
+
 typedef struct ls__captured {
     const ls__device *device;
     ls__captured_ranks *ranks; /* NULL: nobody has joined */
     uint64_t step;             /* its number among those of `ranks` */
     uint64_t noticed;          /* exchanges of this run that `ranks` has made */
     uint64_t contexts;         /* of steps, which this run has begun so that replays begin them */
+    uint64_t run;              /* the number of the run under way in this process */
+    const void *adds_up;       /* the wrapper whose gradients it has added up and not averaged */
     bool records;              /* else it watches */
     void *blocks;              /* where memory comes from while it records (tensor/storage.c) */
     char why[256];             /* it cannot be captured; "": nothing speaks against it */
@@ -96,6 +100,8 @@ typedef struct ls__captured {
     ls__captured_result *results;
     int number_count, result_count; /* so far in this run */
     int number_room, result_room;
+    ls__captured_gradient *gradients; /* [gradient_room] that the recorded run has met */
+    int gradient_count, gradient_room;
     bool gated;   /* the checks so far decide whether the step is made */
     char *memory; /* the device's: slots of numbers, then of results */
     char *values; /* [number_room] slots, on the host: of the next replay */

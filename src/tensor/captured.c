@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "device/captured.h"
 #include "tensor/fill.h"
+#include "tensor/gradients.h"
 #include "tensor/op.h"
 
 /* What must be as in the recorded run; compared as bytes. */
@@ -58,6 +59,7 @@ static void forget_recorded(ls_captured *c)
         c->on->device->capture->free(c->on->device, c->graph);
     }
     c->graph = NULL;
+    ls__captured_gradients_forget(&c->noted);
     ls__captured_forget(&c->noted);
     for (int i = 0; i < LS_CAPTURED_MAX; i++) {
         ls__storage_unref(c->input[i]);
@@ -232,6 +234,9 @@ static void refuse_unnoted(const ls_captured *c, const captured_run *run, step_c
     const step_counts now = counts_of(run);
     if (now.exchanges - before.exchanges != c->noted.noticed) {
         ls__captured_refuse("ranks exchange something");
+    } else if (c->noted.adds_up != NULL) {
+        ls__captured_refuse("ls_ddp_new averages none of the gradients that it leaves; make all "
+                            "backwards of a step in the function");
     }
     if (now.contexts - before.contexts != c->noted.contexts) {
         ls__captured_refuse("ls_step_begin, whose context would be that of every run; call "
@@ -319,6 +324,8 @@ static ls_status start(ls_captured *c, const captured_run *run)
     if (status < 0) {
         ls__captured_undo(n);
         forget_failed(c);
+    } else {
+        ls__captured_gradients_leave(n);
     }
     return status;
 }
@@ -336,6 +343,7 @@ static ls_status replay(ls_captured *c, const captured_run *run)
     }
     LS_TRY(status);
     copy_inputs(c, run);
+    ls__captured_gradients_enter(&c->noted);
     return start(c, run);
 }
 
@@ -405,6 +413,7 @@ static ls_status record_step(ls_captured *c, const captured_run *run)
         }
         c->on->k->copy(to + slots_bytes(i), ls__record_data(out), sizeof(float), c->on->stream);
     }
+    ls__captured_gradients_left(&c->noted);
     return ls__device_status(c->on->device);
 }
 
@@ -589,7 +598,8 @@ static ls__captured_act choose_act(ls_captured *c, const captured_run *run)
     }
     const bool same = memcmp(&run->key, &c->key, sizeof run->key) == 0;
     if (c->graph != NULL) {
-        return same && ls__captured_fits(&c->noted) ? LS__CAPTURED_REPLAY : LS__CAPTURED_PLAIN;
+        const bool fits = ls__captured_fits(&c->noted) && ls__captured_gradients_fit(&c->noted);
+        return same && fits ? LS__CAPTURED_REPLAY : LS__CAPTURED_PLAIN;
     }
     if (c->noted.why[0] == '\0') {
         judge(c, run);

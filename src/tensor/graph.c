@@ -17,6 +17,19 @@ void ls__node_hooks_free(ls__tensor_node *node)
     }
 }
 
+void ls__leaf_release_grad(ls__leaf *leaf)
+{
+    if (leaf->grad == NULL || leaf->grad->size_class == LS__STORAGE_BORROWED) {
+        return;
+    }
+    if (leaf->grad_record != NULL) {
+        ls__record_free(leaf->self->pool->tensors, leaf->grad_record);
+        leaf->grad_record = NULL;
+    }
+    ls__storage_unref(leaf->grad);
+    leaf->grad = NULL;
+}
+
 /* Gives back what a leaf owns: hooks, gradient, its record, the parameter's elements. Runs when
  * the last reference to the leaf goes, which may be a node's and not the parameter's. */
 static void leaf_fini(ls__storage *storage)

@@ -143,6 +143,7 @@ typedef struct ls__leaf {
     ls__storage *self;  /* this struct's own memory: its count is the leaf's */
     ls__storage *value; /* the parameter's numbers, at node.offset; borrowed: the record owns it */
     ls__storage *grad;  /* NULL: none yet */
+    uint64_t met;       /* by the run of a captured step that has this number (gradients.h) */
     bool *present; /* whether grad holds a gradient: own_present, or where a reducer keeps it */
     bool own_present;
     ls__record *grad_record; /* returned by ls_grad; made at first use */
@@ -191,6 +192,9 @@ static inline void ls__node_unref(ls__tensor_node *node)
 
 /* Makes `record` a leaf. */
 ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record);
+/* Memory of the gradient's own returns to the allocator while the gradient is absent. Borrowed
+ * memory (a bucket's) stays bound. */
+void ls__leaf_release_grad(ls__leaf *leaf);
 /* to = from + beta to between bfloat16 and float32, whichever of them `to_dtype` is (cast.c). */
 void ls__cast_gradient(ls__pool *on, void *to, ls_dtype to_dtype, const void *from, int64_t numel,
                        float beta);

@@ -46,7 +46,10 @@ typedef enum what {
     FULL,
     EVALUATES,
     OTHER_OFFSET,
-    BEGINS_ITSELF
+    BEGINS_ITSELF,
+    STEPS_OUTSIDE,   /* gradients are clipped, stepped and zeroed after each run, … */
+    ADDS_UP,         /* … or after three runs */
+    COMPUTES_OUTSIDE /* they come before each run */
 } what;
 typedef enum kind { ADAMW, SGD, RMSPROP } kind;
 
@@ -105,11 +108,28 @@ static ls_status add_gradients(const state *s, ls_tensor *const *in, ls_tensor *
     return s->t->more > 0 ? begin_context(s, 0) : LS_OK;
 }
 
+/* What follows the backward. */
+static ls_status update(state *s)
+{
+    if (s->t->clips) {
+        LS_TRY(ls_clip_grad_norm(s->net, 0.5, NULL, &s->norm));
+    }
+    LS_TRY(ls_optim_step(s->optim));
+    if (s->t->what != KEEPS_GRADIENTS) {
+        ls_optim_zero_grad(s->optim);
+    }
+    return LS_OK;
+}
+
 static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
 {
     state *s = arg;
     double seen = 0.0;
     s->calls++;
+    if (s->t->what == COMPUTES_OUTSIDE) {
+        out[0] = ls_sum(in[0]);
+        return update(s);
+    }
     if (s->t->what == KEEPS_GRADIENTS) {
         ls_optim_zero_grad(s->optim);
     }
@@ -134,14 +154,7 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
         out[0] = ls_add(out[0], ls_scale(ls_sum(ls_rand(LS_SHAPE(2))), 0.0));
     }
     LS_TRY(ls_backward(out[0]));
-    if (s->t->clips) {
-        LS_TRY(ls_clip_grad_norm(s->net, 0.5, NULL, &s->norm));
-    }
-    LS_TRY(ls_optim_step(s->optim));
-    if (s->t->what != KEEPS_GRADIENTS) {
-        ls_optim_zero_grad(s->optim);
-    }
-    return LS_OK;
+    return s->t->what == STEPS_OUTSIDE || s->t->what == ADDS_UP ? LS_OK : update(s);
 }
 
 static ls_tensor *far_indices(ls_dtype dtype, ls_shape shape)
@@ -242,6 +255,9 @@ static void run_once(state *s, ls_captured *captured, int run, outcome *out)
         make_inputs(s->t, run + 20 * k, in + (ptrdiff_t)2 * k);
     }
     s->norm = 0.0;
+    if (s->t->what == COMPUTES_OUTSIDE) {
+        CHECK_OK(ls_backward(loss_of(s, in)));
+    }
     out->status[run] = captured != NULL ? ls_captured_run(captured, in, 2 * count, value, count)
                                         : step(s, in, loss);
     for (int k = 0; k < count && out->status[run] == LS_OK; k++) {
@@ -251,6 +267,9 @@ static void run_once(state *s, ls_captured *captured, int run, outcome *out)
     if (out->status[run] < 0) {
         ls_optim_zero_grad(s->optim);
         out->loss[run] = 0.0;
+    }
+    if (s->t->what == STEPS_OUTSIDE || (s->t->what == ADDS_UP && run % 3 == 2)) {
+        CHECK_OK(update(s));
     }
     out->norm[run] = s->norm;
     out->hash[run] = ls_module_hash(s->net);
@@ -294,7 +313,7 @@ static outcome check_bits(const training_of *t)
     static outcome plain, captured;
     train_all(t, false, &plain);
     train_all(t, true, &captured);
-    compare_outcomes(&captured, &plain);
+    compare_outcomes(&captured, &plain, t->what != ADDS_UP);
     CHECK_INT(fake_cuda_graphs(), 0);
     return captured;
 }
@@ -399,6 +418,17 @@ TEST(micro_batches_of_a_replay_draw_the_numbers_of_their_contexts)
     CHECK_INT(check_bits(&t).replays, RUNS - PLAIN - 1);
     t.what = BAD_INDEX; /* in the last one */
     CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
+}
+
+/* Gradients are what such a step takes or gives, wherever they lie meanwhile. */
+TEST(gradients_of_replays_are_those_that_the_program_sees)
+{
+    training_of t = {.make = make_gpt, .clips = true, .what = STEPS_OUTSIDE};
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
+    t = (training_of){.make = make_mlp, .data = FLOATS, .clips = true, .what = COMPUTES_OUTSIDE};
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN);
+    t.what = ADDS_UP; /* a first gradient is written, not added: such runs are not replays */
+    CHECK_INT(check_bits(&t).replays, RUNS - PLAIN - (RUNS - PLAIN) / 3);
 }
 
 /* ---- what is not captured ------------------------------------------------------------------- */

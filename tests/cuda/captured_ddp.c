@@ -43,7 +43,9 @@ typedef enum what {
     DIES,        /* before one run */
     HANGS,       /* the kernels of one run do */
     OFFSETS,     /* the micro-batch before the last one has another sample offset in one run */
-    COMPARES     /* all ranks: every few steps */
+    COMPARES,    /* all ranks: every few steps */
+    OUTSIDE,     /* all ranks: clip, step and zero after each run */
+    ACCUMULATES  /* all ranks: average in every second run only */
 } what;
 
 typedef struct training_of {
@@ -99,6 +101,19 @@ static ls_status add_gradients(state *s, ls_tensor *const *in, ls_tensor **loss)
     return s->t->weighted ? ls_backward_weighted(*loss, 2.0) : ls_backward(*loss);
 }
 
+/* What follows the backward. */
+static ls_status update(state *s)
+{
+    if (s->t->clips) {
+        LS_TRY(ls_clip_grad_norm(s->net, 0.5, NULL, &s->norm));
+    }
+    if (!s->t->in_backward) {
+        LS_TRY(ls_optim_step(s->optim));
+        ls_optim_zero_grad(s->optim);
+    }
+    return LS_OK;
+}
+
 static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
 {
     state *s = arg;
@@ -115,12 +130,8 @@ static ls_status step(void *arg, ls_tensor *const *in, ls_tensor **out)
     if (is_odd(s, READS)) {
         LS_TRY(ls_item(loss, &seen));
     }
-    if (s->t->clips) {
-        LS_TRY(ls_clip_grad_norm(s->net, 0.5, NULL, &s->norm));
-    }
-    if (!s->t->in_backward) {
-        LS_TRY(ls_optim_step(s->optim));
-        ls_optim_zero_grad(s->optim);
+    if (s->t->what != OUTSIDE && s->t->what != ACCUMULATES) {
+        LS_TRY(update(s));
     }
     if (s->t->values) {
         out[0] = loss;
@@ -152,6 +163,11 @@ static void make_inputs(const state *s, int run, ls_tensor *in[4])
     }
 }
 
+static bool averages(const state *s, int run)
+{
+    return run % 2 == (s->t->clips ? 1 : 0);
+}
+
 static void before_run(state *s, int run)
 {
     if (is_odd(s, MOVES) && run == ODD) {
@@ -161,6 +177,7 @@ static void before_run(state *s, int run)
     if (is_odd(s, DIES) && run == ODD && s->captures) {
         (void)kill(getpid(), SIGKILL);
     }
+    CHECK_OK(ls_ddp_set_sync(s->net, s->t->what != ACCUMULATES || averages(s, run)));
     fake_cuda_fail_graph(is_odd(s, FAILS) && run == PLAIN && s->captures ? 2 : 0);
     for (int i = 0; i < 2; i++) {
         s->context[i] = (ls_step_context){.step = (uint64_t)(run + i * (3 + run % 2)),
@@ -206,6 +223,10 @@ static void run_once(state *s, ls_captured *captured, int run, outcome *out)
     if (out->status[run] < 0) {
         snprintf(out->error, sizeof out->error, "%s", ls_error_message());
         out->loss[run] = 0.0;
+    }
+    if (out->status[run] == LS_OK &&
+        (s->t->what == OUTSIDE || (s->t->what == ACCUMULATES && averages(s, run)))) {
+        CHECK_OK(update(s));
     }
     out->norm[run] = s->norm;
 }
@@ -257,7 +278,7 @@ static void check_bits(const training_of *t)
     const uint64_t before = fake_cuda_replayed();
     train_all(t, false, &plain);
     train_all(t, true, &captured);
-    compare_outcomes(&captured, &plain);
+    compare_outcomes(&captured, &plain, t->what != ACCUMULATES);
     for (int run = 0; run < RUNS; run++) {
         CHECK_OK(plain.status[run]);
     }
@@ -305,6 +326,21 @@ DIST_TEST(micro_batches_of_a_captured_step_are_reduced_once, 2)
     t.what = OFFSETS;
     check_bits(&t);
     CHECK_INT(captured.replays, RUNS - PLAIN - 1);
+}
+
+DIST_TEST(averages_of_replays_are_those_that_the_program_sees, 2)
+{
+    use_cuda();
+    check_bits(&(training_of){.floats = true, .clips = true, .values = true, .what = OUTSIDE});
+    CHECK_INT(captured.replays, RUNS - PLAIN);
+    check_bits(&(training_of){.floats = true, .clips = true, .values = true, .what = ACCUMULATES});
+    CHECK_INT(captured.replays, 0);
+    CHECK_SAYS(captured.why, "gradients of ls_ddp_new were added up before it; make all "
+                             "backwards of a step in the function");
+    check_bits(&(training_of){.floats = true, .values = true, .what = ACCUMULATES});
+    CHECK_INT(captured.replays, 0);
+    CHECK_SAYS(captured.why, "ls_ddp_new averages none of the gradients that it leaves; make all "
+                             "backwards of a step in the function");
 }
 
 /* ---- ranks that differ ---------------------------------------------------------------------- */
