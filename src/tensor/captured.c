@@ -31,8 +31,9 @@ struct ls_captured {
     ls_step_fn step;
     void *arg;
     ls__runtime_guest guest;
-    captured_key key; /* of the recorded run, or of those before it */
-    int alike;        /* runs with this key before the recorded one: made, watched */
+    captured_key key;  /* of the recorded run, or of those before it */
+    char changed[256]; /* how the key of the last run that changed it differs; "": none did */
+    int alike;         /* runs with this key before the recorded one: made, watched */
     int64_t replays;
     uint64_t recordings;
     ls__captured noted;
@@ -126,7 +127,9 @@ void ls_captured_free(ls_captured *captured)
 
 const char *ls_captured_why(const ls_captured *captured)
 {
-    return captured != NULL && captured->graph == NULL ? captured->noted.why : "";
+    return captured == NULL || captured->graph != NULL ? ""
+           : captured->noted.why[0] != '\0'            ? captured->noted.why
+                                                       : captured->changed;
 }
 
 int64_t ls_captured_replays(const ls_captured *captured)
@@ -590,6 +593,35 @@ static void judge(ls_captured *c, const captured_run *run)
     c->noted.device = device;
 }
 
+static ls__shape_text shape_in(const captured_key *key, int input)
+{
+    ls_shape shape = {.ndim = (int)key->ndim[input]};
+    memcpy(shape.dim, key->dim[input], sizeof shape.dim);
+    return ls__shape_print(shape);
+}
+
+/* The key has changed, from `before`. */
+static void note_change(ls_captured *c, const captured_key *before, const captured_key *now)
+{
+    int i = 0;
+    while (i < now->inputs && memcmp(before->dim[i], now->dim[i], sizeof now->dim[i]) == 0 &&
+           before->ndim[i] == now->ndim[i] && before->dtype[i] == now->dtype[i]) {
+        i++;
+    }
+    if (i == now->inputs) {
+        (void)snprintf(c->changed, sizeof c->changed,
+                       "inputs, autocast, the seed, the sample offset or where parameters lie have "
+                       "changed from run to run; three runs in a row that have them alike are "
+                       "needed");
+        return;
+    }
+    (void)snprintf(c->changed, sizeof c->changed,
+                   "input %d was %s %.50s in one run and %s %.50s in the next; three runs in a row "
+                   "that have them alike are needed",
+                   i + 1, ls_dtype_name((ls_dtype)before->dtype[i]), shape_in(before, i).text,
+                   ls_dtype_name((ls_dtype)now->dtype[i]), shape_in(now, i).text);
+}
+
 /* What this rank would do. */
 static ls__captured_act choose_act(ls_captured *c, const captured_run *run)
 {
@@ -605,6 +637,9 @@ static ls__captured_act choose_act(ls_captured *c, const captured_run *run)
         judge(c, run);
     }
     if (!same) {
+        if (c->key.on != NULL) {
+            note_change(c, &c->key, &run->key);
+        }
         c->key = run->key;
         c->alike = 0;
     }

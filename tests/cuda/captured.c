@@ -38,6 +38,8 @@ typedef enum what {
     WAITS,
     DRAWS,
     OTHER_SHAPE,
+    OTHER_SHAPES, /* in every third run */
+    OTHER_OFFSETS,
     BAD_INDEX,
     BAD_TARGET,
     BAD_NUMBER,
@@ -165,7 +167,10 @@ static ls_tensor *far_indices(ls_dtype dtype, ls_shape shape)
 
 static void make_inputs(const training_of *t, int run, ls_tensor *in[2])
 {
-    const int64_t rows = t->what == OTHER_SHAPE && run == ODD ? BATCH - 1 : BATCH;
+    const int64_t rows =
+        (t->what == OTHER_SHAPE && run == ODD) || (t->what == OTHER_SHAPES && run % 3 == 2)
+            ? BATCH - 1
+            : BATCH;
     if (t->data == TOKENS) {
         in[0] = t->what == BAD_INDEX && run == ODD ? far_indices(LS_INT32, LS_SHAPE(BATCH, CONTEXT))
                                                    : integers(rows, CONTEXT, VOCAB, run, LS_INT32);
@@ -239,7 +244,8 @@ static void before_run(state *s, int run)
     if (s->t->what == FULL) {
         hold_memory(s, run);
     }
-    ls_step_begin((ls_step_context){.step = (uint64_t)run});
+    ls_step_begin((ls_step_context){.step = (uint64_t)run,
+                                    .sample_offset = s->t->what == OTHER_OFFSETS ? run : 0});
     ls_optim_set_lr(s->optim, 0.002 * (1 + run % 5));
 }
 
@@ -455,6 +461,22 @@ TEST(other_shapes_run_as_they_are_between_replays)
         check_bits(&(training_of){.make = make_gpt, .clips = true, .what = OTHER_SHAPE});
     CHECK_INT(facts.replays, RUNS - PLAIN - 1);
     CHECK_INT(facts.calls, PLAIN + 2);
+}
+
+TEST(shapes_that_always_change_are_named)
+{
+    const outcome facts =
+        check_bits(&(training_of){.make = make_mlp, .data = FLOATS, .what = OTHER_SHAPES});
+    CHECK_INT(facts.replays, 0);
+    CHECK_SAYS(facts.why, "input %d was %s %.50s in one run and %s %.50s in the next; three "
+                          "runs in a row that have them alike are needed");
+    CHECK_CONTAINS(facts.why, "input 1 was float32 [3,8] in one run and float32 [2,8] in the next; "
+                              "three runs in a row that have them alike are needed");
+    const outcome other =
+        check_bits(&(training_of){.make = make_mlp, .data = FLOATS, .what = OTHER_OFFSETS});
+    CHECK_SAYS(other.why,
+               "inputs, autocast, the seed, the sample offset or where parameters lie have changed "
+               "from run to run; three runs in a row that have them alike are needed");
 }
 
 TEST(parameters_that_move_are_captured_anew)
