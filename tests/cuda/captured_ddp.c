@@ -418,6 +418,7 @@ DIST_TEST(a_rank_that_makes_its_step_itself_is_named, 2)
     CHECK_STATUS(captured.status[ODD], LS_ERR_MISMATCH);
     CHECK_SAYS(captured.error, "a run of a captured step begins");
     CHECK_SAYS(captured.error, "a synchronised backward begins");
+    CHECK_SAYS(captured.error, "all ranks must call the same operations in the same order");
 }
 
 DIST_TEST(a_rank_that_joins_while_the_others_replay_is_named, 2)

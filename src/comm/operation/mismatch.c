@@ -154,10 +154,17 @@ static void side(const ls__comm *comm, const ls__descriptor *d, int rank, bool n
     }
 }
 
+/* Calls that say different things of themselves: their sizes differ because they are others. */
+static bool other_tags(const ls__descriptor *a, const ls__descriptor *b)
+{
+    return a->text[0] != '\0' && b->text[0] != '\0' &&
+           strncmp(a->text, b->text, sizeof a->text) != 0;
+}
+
 /* Advice for the first difference, in the order in which a user would look for it. */
 static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
 {
-    if (a->operation != b->operation) {
+    if (a->operation != b->operation || (!same_counts(a, b) && other_tags(a, b))) {
         return "all ranks must call the same operations in the same order";
     }
     if (a->dtype != b->dtype) {
