@@ -166,7 +166,23 @@ static double number_in(const json_t *config, const char *name, const char *path
     return number;
 }
 
-static void read_scaling(const json_t *rope, const char *path, ls_rotary_scaling_options *s)
+/* Frequencies of a part of each head are scaled as if that were all of it, and no Llama of
+ * transformers computes with them; where nothing is scaled it ignores the number. */
+static void refuse_part(const json_t *config, const json_t *rope, const char *path)
+{
+    static const char name[] = "partial_rotary_factor";
+    const bool inside = json_object_get(rope, name) != NULL;
+    const double part = number_or_0(inside ? rope : config, name, path);
+    if (part != 0.0 && part != 1.0) {
+        give_up(EXIT_FAILURE,
+                "\"%s\": \"%s\" is %g, and scaled rotary positions of a part of each head are not "
+                "computed here; give a model without it",
+                path, name, part);
+    }
+}
+
+static void read_scaling(const json_t *config, const json_t *rope, const char *path,
+                         ls_rotary_scaling_options *s)
 {
     const json_t *type = json_object_get(rope, "rope_type");
     const char *name = json_string_value(type != NULL ? type : json_object_get(rope, "type"));
@@ -176,6 +192,7 @@ static void read_scaling(const json_t *rope, const char *path, ls_rotary_scaling
     if (name == NULL || (strcmp(name, "llama3") != 0 && strcmp(name, "linear") != 0)) {
         refuse_scaled(name, path);
     }
+    refuse_part(config, rope, path);
     s->factor = number_in(rope, "factor", path);
     if (s->factor < 1.0) {
         refuse_scaled("by a factor below 1", path);
@@ -207,7 +224,7 @@ static void read_rope(const json_t *config, const char *path, decoder_shape *sha
 {
     const json_t *rope = rope_of(config, path);
     const bool inside = json_object_get(rope, "rope_theta") != NULL;
-    read_scaling(rope, path, &shape->rope_scaling);
+    read_scaling(config, rope, path, &shape->rope_scaling);
     shape->rope_base = number_or_0(inside ? rope : config, "rope_theta", path);
 }
 

@@ -367,6 +367,9 @@ def what_cannot_be_is_refused_in_words():
     for name, more in (("biased", {"attention_bias": True}), ("mlp-biased", {"mlp_bias": True}),
                        ("far", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}), ("dynamic", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}), ("theta", {"rope_theta": "1e4"}),
                        ("faster", {"rope_scaling": {"type": "linear", "factor": 0.5}}),
+                       ("part", {"rope_scaling": {"type": "linear", "factor": 2.0}, "partial_rotary_factor": 0.5}),
+                       ("parts", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.25}}),
+                       ("unscaled", {"partial_rotary_factor": 0.5}),
                        ("wordless", {"rope_scaling": {"rope_type": "default"}}), ("stringy", {"rope_scaling": "llama3"})):
         (FOLDER / name).mkdir(exist_ok=True)
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
@@ -404,6 +407,10 @@ def what_cannot_be_is_refused_in_words():
                          '"llama3", "linear" or "default"'), "--weights", "dynamic"),
             (1, sentence("by a factor below 1"), "--weights", "faster"),
             (1, sentence('"%s": "%s" of the rotary positions is missing; is it damaged?'), "--weights", "far"),
+            (1, sentence('"%s": "%s" is %g, and scaled rotary positions of a part of each head are not computed here; give a '
+                         'model without it'), "--weights", "part"),
+            (1, '"partial_rotary_factor" is 0.25', "--weights", "parts"),
+            (1, "(--tokenizer names another tokenizer)", "--weights", "unscaled"),
             (1, '"attention_bias" is not false', "--weights", "biased"),
             (1, '"mlp_bias" is not false', "--weights", "mlp-biased"),
             (1, "rotary positions are scaled (yarn)", "--weights", "yarn"),
