@@ -110,6 +110,10 @@ decoder_ends decoder_read_ends(const char *weights);
  * kind. */
 char *decoder_config(const decoder_shape *shape);
 
+/* A tied shape of a config.json is no longer tied, which is said once, if the files have a head
+ * of other numbers than the table. */
+void decoder_untie(const char *weights, decoder_shape *shape);
+
 ls_module *decoder_new(const decoder_shape *shape);
 typedef ls_status decoder_loader(ls_module *net, const char *path);
 decoder_loader *decoder_loader_of(const char *model);

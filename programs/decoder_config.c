@@ -293,6 +293,72 @@ static void check_given(const char *path, const decoder_shape *asked, const deco
     }
 }
 
+/* ---- a tied model whose file has another head ------------------------------------------------ */
+
+typedef struct stored_table {
+    const char *name;
+    int64_t rows, columns;
+    float *data;
+    bool missing;
+} stored_table;
+
+static ls_status visit_table(void *object, const char *prefix, const ls_state_visitor *visitor)
+{
+    const stored_table *t = object;
+    const ls_state_tensor tensor = {.dtype = LS_FLOAT32,
+                                    .ndim = 2,
+                                    .global = {t->rows, t->columns},
+                                    .local = {t->rows, t->columns},
+                                    .data = t->data};
+    (void)prefix;
+    return visitor->tensor(visitor->self, t->name, &tensor);
+}
+
+static bool note_missing(void *arg, const char *name, bool in_file)
+{
+    stored_table *t = arg;
+    (void)name;
+    t->missing = t->missing || !in_file;
+    return true;
+}
+
+/* False: the files do not have it, or not so; who loads the weights says why. */
+static bool read_table(const char *weights, const decoder_shape *shape, const char *name,
+                       stored_table *out)
+{
+    *out = (stored_table){.name = name, .rows = shape->vocab, .columns = shape->dim};
+    out->data = calloc((size_t)out->rows, (size_t)out->columns * sizeof *out->data);
+    const ls_checkpoint_item item = {
+        .size = sizeof item, .prefix = "", .object = out, .state = visit_table};
+    return out->data != NULL &&
+           ls_safetensors_load(
+               weights, &item, 1,
+               LS_OPTIONS(ls_safetensors_options, .allow = note_missing, .arg = out)) == LS_OK &&
+           !out->missing;
+}
+
+/* transformers 5 takes both, too. */
+void decoder_untie(const char *weights, decoder_shape *shape)
+{
+    stored_table head, table = {0};
+    if (!shape->tied || !shape->exact) {
+        return;
+    }
+    if (read_table(weights, shape, "lm_head.weight", &head) &&
+        read_table(weights, shape, "model.embed_tokens.weight", &table)) {
+        const size_t bytes = (size_t)head.rows * (size_t)head.columns * sizeof *head.data;
+        shape->tied = memcmp(head.data, table.data, bytes) == 0;
+    }
+    free(head.data);
+    free(table.data);
+    if (!shape->tied && ls_rank() == 0) {
+        (void)fprintf(stderr,
+                      "config.json beside \"%s\" says \"tie_word_embeddings\", but lm_head.weight "
+                      "differs from model.embed_tokens.weight; the model is made with both\n",
+                      weights);
+    }
+}
+
 bool decoder_read_config(const char *weights, decoder_shape *shape, char *const *argv)
 {
     char path[1024];

@@ -412,6 +412,9 @@ int main(int argc, char **argv)
     open_tokenizer(&w, &s);
     read_prompt(&w);
     find_ends(&w);
+    if (s.weights != NULL) {
+        decoder_untie(s.weights, &s.shape);
+    }
     open_model(&w);
     utf8_write(&w.out, s.prompt, strlen(s.prompt));
     double started = ls_time();

@@ -239,6 +239,9 @@ int main(int argc, char **argv)
     trainer_init(&s->train);
     tokens data = open_tokens(s);
     int64_t memory = 0;
+    if (s->train.init != NULL) {
+        decoder_untie(s->train.init, &s->shape);
+    }
     follow_plan(s);
     if (decoder_is_gpt2(s->shape.model)) {
         memory = memory_check(&s->shape, &s->train);

@@ -227,6 +227,46 @@ def a_llama_reads_the_token_before_its_prompt_that_transformers_puts_there():
     check_forms_of_rope(FOLDER / "spaced/config.json", lambda: generate(*greedy, prompts[0]).text)
 
 
+def with_head(path, change):
+    """The file has lm_head.weight as well: its table, to whose bytes `change` is done."""
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    header, data = json.loads(whole[8:start]), whole[start:]
+    table = header["model.embed_tokens.weight"]
+    begin, end = table["data_offsets"]
+    header["lm_head.weight"] = dict(table, data_offsets=[len(data), len(data) + end - begin])
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data + change(data[begin:end]))
+
+
+@test
+def a_tied_model_with_another_head_in_its_file_is_made_with_both():
+    trained()
+    command(BUILD / "programs/train_gpt", "--model", "llama", "--tied", *SHAPE, "--data", "text", "--steps", 2, "--batch", 2,
+            "--export", "tied/", cwd=FOLDER)
+    (FOLDER / "tied/run.json").unlink()  # as if transformers had saved it
+    weights, config = FOLDER / "tied/model.safetensors", FOLDER / "tied/config.json"
+    plain, wanted = weights.read_bytes(), sentence(
+        'config.json beside "%s" says "tie_word_embeddings", but lm_head.weight differs from model.embed_tokens.weight; the model '
+        'is made with both')
+
+    def made():
+        done = generate("--weights", "tied", "--tokenizer", "bytes", "--greedy", "--tokens", 12, "--prompt", "the ")
+        return done.text, done.stderr.decode()
+
+    text, said = made()
+    with_head(weights, lambda table: table)
+    assert made()[0] == text and "lm_head" not in said + made()[1], (text, said)
+    weights.write_bytes(plain)
+    with_head(weights, lambda table: table[len(table) // 2:] + table[:len(table) // 2])
+    other, said = made()
+    says(said, wanted)
+    assert other != text, text
+    config.write_text(json.dumps(dict(json.loads(config.read_text()), tie_word_embeddings=False)))
+    assert made()[0] == other and "lm_head" not in made()[1], other
+
+
 @test
 def a_published_model_ends_a_text_where_its_folder_says_so():
     trained()
