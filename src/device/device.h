@@ -60,18 +60,60 @@ struct ls__device {
 
 /* Note [Device plug-ins]
  * A device other than the processor is a shared object, ls_device_KIND.so, which exports one
- * function, LS__DEVICE_SYMBOL. It has the library's own kernel table, so it is of the same build:
- * the library compares version and size of the table. It links neither the library nor what its
- * device needs, which it loads when it is opened. */
+ * function, LS__DEVICE_SYMBOL. It has the library's own structs, so it is of the same build: the
+ * library compares its version and a number of their sizes. The first two fields stay where they
+ * are, and a plug-in without them would have the function by another name. It links neither the
+ * library nor what its device needs, which it loads when it is opened. */
 typedef struct ls__device_plugin {
     const char *version; /* LS_VERSION, of the library that it was built with */
-    size_t table_bytes;  /* sizeof(ls__kernels) */
+    uint64_t interface;  /* ls__device_interface() */
     /* The device of this number, for the rest of the process. NULL with a line in `error`. */
     const ls__device *(*open)(int number, char error[]);
 } ls__device_plugin;
 
-#define LS__DEVICE_SYMBOL "ls__device_plugin_table"
+#define LS__DEVICE_SYMBOL "ls__device_plugin_get"
 typedef const ls__device_plugin *ls__device_plugin_fn(void);
+
+/* Of all that the library and a plug-in give each other. */
+static inline uint64_t ls__device_interface(void)
+{
+    static const size_t sizes[] = {sizeof(ls__kernels),
+                                   sizeof(ls__device),
+                                   sizeof(ls__device_capture),
+                                   sizeof(ls__env),
+                                   sizeof(ls__gemm),
+                                   sizeof(ls__gemm_bf16),
+                                   sizeof(ls__linear_rounded),
+                                   sizeof(ls__attention),
+                                   sizeof(ls__conv2d),
+                                   sizeof(ls__conv2d_data),
+                                   sizeof(ls__pool2d),
+                                   sizeof(ls__upsample2d),
+                                   sizeof(ls__batch_norm),
+                                   sizeof(ls__activation_grad),
+                                   sizeof(ls__map),
+                                   sizeof(ls__binary),
+                                   sizeof(ls__compare),
+                                   sizeof(ls__strided),
+                                   sizeof(ls__pick),
+                                   sizeof(ls__index_check),
+                                   sizeof(ls__rotary),
+                                   sizeof(ls__cross_entropy),
+                                   sizeof(ls__vocab_loss),
+                                   sizeof(ls__lookup),
+                                   sizeof(ls__drop),
+                                   sizeof(ls__step_numbers),
+                                   sizeof(ls__step_part),
+                                   sizeof(ls__step_gate),
+                                   sizeof(ls__adamw_args),
+                                   sizeof(ls__sgd_args),
+                                   sizeof(ls__rmsprop_args)};
+    uint64_t of_sizes = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        of_sizes = of_sizes * 31 + sizes[i];
+    }
+    return of_sizes;
+}
 
 /* The processor: kernels for it, memory of `env`. */
 ls__device ls__device_host(const ls__env *env);

@@ -102,11 +102,18 @@ static ls_status open_device(const asked *a, const ls__device **out)
     void *symbol = dlsym(library, LS__DEVICE_SYMBOL);
     memcpy(&plugin, &symbol, sizeof plugin); /* ISO C does not convert them */
     const ls__device_plugin *p = plugin != NULL ? plugin() : NULL;
-    if (p == NULL || strcmp(p->version, LS_VERSION) != 0 || p->table_bytes != sizeof(ls__kernels)) {
+    if (p == NULL || strcmp(p->version, LS_VERSION) != 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "%s: %s is of another build than this library, %s; install the one that "
                         "came with it",
                         what, path, LS_VERSION);
+    }
+    if (p->interface != ls__device_interface()) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s: %s has interface %016llx, and this library, also %s, has %016llx; "
+                        "install both from one build",
+                        what, path, (unsigned long long)p->interface, LS_VERSION,
+                        (unsigned long long)ls__device_interface());
     }
     *out = p->open(a->number, error);
     return *out != NULL ? LS_OK : ls__fail(LS_ERR_UNSUPPORTED, "%s: %s", what, error);

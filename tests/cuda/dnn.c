@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "says.h"
 
-const ls__device_plugin *ls__device_plugin_table(void);
+const ls__device_plugin *ls__device_plugin_get(void);
 
 static const ls__device *device;
 
@@ -33,7 +33,7 @@ static void open_device(const char *cudnn)
     if (cudnn != NULL) {
         setenv("LOCKSTEP_CUDNN", cudnn, 1);
     }
-    device = ls__device_plugin_table()->open(0, error);
+    device = ls__device_plugin_get()->open(0, error);
     CHECK_STR(error, "");
 }
 

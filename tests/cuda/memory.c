@@ -9,12 +9,12 @@
 
 #include "../fake_cuda/fake.h"
 
-const ls__device_plugin *ls__device_plugin_table(void);
+const ls__device_plugin *ls__device_plugin_get(void);
 
 static const ls__device *open_device(void)
 {
     char error[LS__DEVICE_ERROR_MAX] = "";
-    const ls__device *device = ls__device_plugin_table()->open(0, error);
+    const ls__device *device = ls__device_plugin_get()->open(0, error);
     CHECK_STR(error, "");
     CHECK(device != NULL);
     return device;

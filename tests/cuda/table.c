@@ -7,7 +7,7 @@
 
 #include "device/device.h"
 
-const ls__device_plugin *ls__device_plugin_table(void);
+const ls__device_plugin *ls__device_plugin_get(void);
 const ls__kernels *cuda_table(void);
 
 const ls__kernels *cuda_table(void)
@@ -23,7 +23,7 @@ const ls__kernels *cuda_table(void)
     setenv("LOCKSTEP_CUDNN", "0", 1);
 #endif
     if (device == NULL) {
-        device = ls__device_plugin_table()->open(0, error);
+        device = ls__device_plugin_get()->open(0, error);
         CHECK_STR(error, "");
     }
     return device->kernels;

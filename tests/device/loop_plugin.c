@@ -21,10 +21,11 @@ static const ls__device *open_device(int number, char error[])
     return loop_new(2 * (uint64_t)(number + 1) + (seed != NULL ? strtoull(seed, NULL, 10) : 0));
 }
 
-__attribute__((visibility("default"))) const ls__device_plugin *ls__device_plugin_table(void);
+__attribute__((visibility("default"))) const ls__device_plugin *ls__device_plugin_get(void);
 
-const ls__device_plugin *ls__device_plugin_table(void)
+const ls__device_plugin *ls__device_plugin_get(void)
 {
-    static const ls__device_plugin plugin = {LS_VERSION, sizeof(ls__kernels), open_device};
+    static ls__device_plugin plugin = {.version = LS_VERSION, .open = open_device};
+    plugin.interface = ls__device_interface();
     return &plugin;
 }

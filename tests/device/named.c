@@ -173,6 +173,10 @@ TEST(files_that_are_no_plug_ins_of_this_build_are_refused)
     CHECK_SAYS(ls_error_message(), "%s: %s is of another build than this library, %s; install the "
                                    "one that came with it");
     CHECK_OK(ls_finalize());
+    refused(test_build_path("tests/device/ls_device_other.so"), "other");
+    CHECK_SAYS(ls_error_message(), "%s: %s has interface %016llx, and this library, also %s, has "
+                                   "%016llx; install both from one build");
+    CHECK_OK(ls_finalize());
 }
 
 TEST_MAIN
