@@ -117,6 +117,9 @@ def the_installed_command_runs():
         raise Skip("the build has no lockstep command yet")
     output = command(found[0], "info", "--variables", env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
     assert "LOCKSTEP_TIMEOUT" in output, output
+    done = subprocess.run([found[0], "doctor"], text=True, env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())), timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert "Open MPI" in done.stdout and "/../" not in done.stdout, done.stdout
 
 
 @test

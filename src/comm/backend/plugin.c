@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -63,10 +64,10 @@ static bool own_file(char *out, size_t bytes, bool *library)
 }
 
 /* The folder "lockstep/backends" beside the library; for a program that contains the library, where
- * the installation or the build has it. */
+ * the installation or the build has it. Resolved, since messages show it. */
 static bool own_folder(char *out, size_t bytes)
 {
-    char self[LS__BACKEND_PATH_MAX - 64];
+    char self[LS__BACKEND_PATH_MAX - 64], beside[LS__BACKEND_PATH_MAX];
     bool library = false;
     if (!own_file(self, sizeof self, &library)) {
         return false;
@@ -77,7 +78,11 @@ static bool own_folder(char *out, size_t bytes)
     }
     *slash = '\0';
     const char *inner = library ? "" : is_build(self) ? "src/" : LS__PROGRAM_TO_LIBRARY "/";
-    return snprintf(out, bytes, "%s/%s" LS__PLUGIN_FOLDER, self, inner) < (int)bytes;
+    (void)snprintf(beside, sizeof beside, "%s/%s", self, inner);
+    char *resolved = realpath(beside, NULL);
+    const int length = snprintf(out, bytes, "%s/" LS__PLUGIN_FOLDER, resolved ? resolved : beside);
+    free(resolved);
+    return length < (int)bytes;
 }
 
 /* First those of LOCKSTEP_BACKEND_PATH, separated by colons, then the library's own. */
