@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "cuda/driver.h"
 
 /* Numbers of the library's own headers. */
@@ -17,7 +18,8 @@ enum { COMPUTE_FLOAT32 = 68, FLOAT32 = 0, BFLOAT16 = 14, TRANSPOSED = 1 };
 enum { DESC_TRANS_A = 3, DESC_TRANS_B = 4, LAYOUT_BATCH = 5, LAYOUT_BATCH_STRIDE = 6 };
 enum { PREFERENCE_WORKSPACE = 1, PREFERENCE_ALIGNMENT_A = 5 /* to D: 8 */ };
 #define ALIGNMENT_MAX 256
-#define PLANS 512
+#define PLANS 1024
+#define PLANS_USED_MAX (PLANS / 4 * 3)
 
 typedef struct algorithm {
     uint64_t data[8];
@@ -73,7 +75,8 @@ typedef struct plan {
     algorithm algorithm;
 } plan;
 
-static plan plans[PLANS]; /* under the lock of the workspace, which the caller holds */
+static plan plans[PLANS]; /* under the lock of the workspace, which the caller holds, … */
+static int plan_count;    /* … and so is their number */
 
 bool ls__cuda_blas_open(char *error, size_t bytes)
 {
@@ -206,26 +209,44 @@ static void drop(plan *p)
     *p = (plan){0};
 }
 
-/* A shape takes the place of another one with its hash: a model has few. */
+/* The plan of this shape, or the free place for one. */
+static plan *place_of(const key *wanted)
+{
+    const uint64_t hash = ls__hash_bytes(LS__HASH_START, wanted, sizeof *wanted);
+    size_t at = (hash ^ hash >> 32) % PLANS;
+    while (plans[at].used && memcmp(&plans[at].of, wanted, sizeof *wanted) != 0) {
+        at = (at + 1) % PLANS;
+    }
+    return &plans[at];
+}
+
+/* All go when there are many: a model has a few hundred shapes at most. */
+static void make_room(void)
+{
+    if (plan_count == PLANS_USED_MAX) {
+        for (int i = 0; i < PLANS; i++) {
+            drop(&plans[i]);
+        }
+        plan_count = 0;
+    }
+}
+
 static const plan *plan_of(const ls__cuda_product *p)
 {
     const key wanted = key_of(p);
-    const unsigned char *byte = (const void *)&wanted;
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < sizeof wanted; i++) {
-        hash = (hash ^ byte[i]) * 1099511628211u;
-    }
-    plan *at = &plans[(hash ^ hash >> 32) % PLANS];
-    if (at->used && memcmp(&at->of, &wanted, sizeof wanted) == 0) {
+    plan *at = place_of(&wanted);
+    if (at->used) {
         return at;
     }
-    drop(at);
+    make_room();
+    at = place_of(&wanted);
     at->of = wanted;
     at->used = describe(at, p) && choose(at);
     if (!at->used) {
         drop(at);
         return NULL;
     }
+    plan_count++;
     return at;
 }
 

@@ -42,6 +42,8 @@ FAKE_PUBLIC int fake_cuda_graphs(void);          /* that exist */
 /* Holds what was put into `stream` back until it is released. */
 FAKE_PUBLIC void fake_cuda_hold(void *stream, int holds);
 
+FAKE_PUBLIC int fake_cublas_choices(void); /* of algorithms so far */
+
 /* The next step of cuDNN fails so, which is making a handle, choosing an algorithm or computing; 1:
  * the next choice has no algorithm that is deterministic and of moderate memory; 2: the next size
  * of a workspace is not told. */
