@@ -227,13 +227,17 @@ static json_t *measure(paper *p, int ranks, const char *const *arguments, const 
                           : is_mpi(p)     ? over_mpi(p, ranks, self, arguments, folder, json)
                                           : here(p, ranks, self, arguments, folder, json);
     const double seconds = paper_watch_end(&watch, p->result);
+    json_t *rows = measured || paper_stopped() ? read_rows(json, measured) : NULL;
     fprintf(stderr,
             measured          ? " %lld s\n"
             : paper_stopped() ? " interrupted after %lld s\n"
                               : " failed after %lld s\n",
             (long long)seconds);
+    if (paper_stopped() && rows == NULL) {
+        fprintf(stderr, "lockstep paper: it was in its first turn, of which nothing is kept\n");
+    }
     tell(folder, !measured && !paper_stopped(), p->link != NULL);
-    return measured || paper_stopped() ? read_rows(json, measured) : NULL;
+    return rows;
 }
 
 json_t *paper_bench(paper *p, int ranks, const char *what, const char *const *arguments)

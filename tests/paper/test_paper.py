@@ -967,6 +967,16 @@ def an_interrupted_first_turn_keeps_what_of_it_has_been_measured():
 
 
 @test
+def an_interrupted_first_turn_of_which_nothing_is_kept_says_so():
+    process = started("paper", "fig7", *REPLAYED, "--steps", "2000", "--turns", "2", "--out", str(pathlib.Path(SCRATCH.name) / "nothing"))
+    wait_for(lambda: rows_file(process))
+    measured = rows_file(process)
+    status, output, errors = ended(process, signal.SIGINT)
+    assert status == 1 and "INCOMPLETE: interrupted" in output and not measured.exists(), output
+    says(errors, "lockstep paper: it was in its first turn, of which nothing is kept")
+
+
+@test
 def what_is_killed_leaves_the_measurements_before_it():
     out = pathlib.Path(SCRATCH.name) / "killed"
     process = started("paper", "fig6", *REPLAYED, "--steps", "1", "--turns", "2", "--out", str(out))
