@@ -355,7 +355,7 @@ static ls_status check_plain(const ls_module *m)
 {
     return m->cls == &gpt_class ? LS_OK
                                 : ls_fail(LS_ERR_INVALID,
-                                          "gpt: the module is a %s; a cache is for the plain "
+                                          "gpt: the module's class is %s; a cache is for the plain "
                                           "model of ls_gpt_new",
                                           m->cls->name);
 }

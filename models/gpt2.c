@@ -311,11 +311,12 @@ static void build(gpt2 *self, const ls_gpt2_options *o)
 /* A wrapper has no cache, and its `self` is not a gpt2. */
 static ls_status check_plain(const ls_module *m)
 {
-    return m->cls == &gpt2_class ? LS_OK
-                                 : ls_fail(LS_ERR_INVALID,
-                                           "gpt2: the module is a %s; a cache is for the plain "
-                                           "model of ls_gpt2_new",
-                                           m->cls->name);
+    return m->cls == &gpt2_class
+               ? LS_OK
+               : ls_fail(LS_ERR_INVALID,
+                         "gpt2: the module's class is %s; a cache is for the plain "
+                         "model of ls_gpt2_new",
+                         m->cls->name);
 }
 
 /* Of keys and values of this rank's heads. */

@@ -274,7 +274,7 @@ static ls_status check_plain(const ls_module *m)
     return m->cls->forward == llama_forward
                ? LS_OK
                : ls_fail(LS_ERR_INVALID,
-                         "llama: the module is a %s; a cache is for the plain model of "
+                         "llama: the module's class is %s; a cache is for the plain model of "
                          "ls_llama_new",
                          m->cls->name);
 }

@@ -342,7 +342,7 @@ static ls_status check_plain(const ls_module *m)
     return m->cls->forward == mixtral_forward
                ? LS_OK
                : ls_fail(LS_ERR_INVALID,
-                         "mixtral: the module is a %s; a cache is for the plain model of "
+                         "mixtral: the module's class is %s; a cache is for the plain model of "
                          "ls_mixtral_new",
                          m->cls->name);
 }

@@ -288,7 +288,7 @@ static void check_given(const char *path, const decoder_shape *asked, const deco
         }
     }
     if (is_given("model", argv) && !decoder_is_of_a_kind(asked->model, found->model)) {
-        give_up(EXIT_USAGE, "--model %s contradicts \"%s\", which is of a %s; leave it out",
+        give_up(EXIT_USAGE, "--model %s contradicts \"%s\", whose model is %s; leave it out",
                 asked->model, path, found->model);
     }
 }

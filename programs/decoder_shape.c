@@ -28,7 +28,7 @@ static void check_rotary(const decoder_shape *shape)
 
 static void refuse_flag(const char *flag, const decoder_shape *shape, const char *models)
 {
-    give_up(EXIT_USAGE, "--%s is for --model %s, and this is a %s; leave it out, or give --model",
+    give_up(EXIT_USAGE, "--%s is for --model %s, and this is %s; leave it out, or give --model",
             flag, models, shape->model);
 }
 

@@ -145,7 +145,7 @@ static int read_own(char *const *argv, const char **name, ls__gpt *g)
                            .top_k = given(top_k, 2)};
     const int status = sim_read_model(&command, argv, &own, &shape, g);
     if (status == 0 && *name != NULL && !decoder_is_of_a_kind(*name, shape.model)) {
-        return cli_wrong(&command, "the model of --init is of a %s, and this is %s; leave one out",
+        return cli_wrong(&command, "the model of --init is %s, and this is %s; leave one out",
                          shape.model, *name);
     }
     *name = shape.model;

@@ -558,10 +558,11 @@ static ls_status check_module(ls_module *module)
     }
     return module->entries->parent == NULL
                ? LS_OK
-               : ls__fail(LS_ERR_STATE,
-                          "the %s is part of a %s; wrap the whole model, or wrap it before it is "
-                          "added",
-                          module->cls->name, module->entries->parent->cls->name);
+               : ls__fail(
+                     LS_ERR_STATE,
+                     "the %s is part of module %s; wrap the whole model, or wrap it before it is "
+                     "added",
+                     module->cls->name, module->entries->parent->cls->name);
 }
 
 /* What this rank can say by itself. Lists the parameters, and finds their backend. */

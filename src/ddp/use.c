@@ -90,10 +90,11 @@ ls_module *ls_ddp_unwrap(ls_module *module)
         return module;
     }
     if (module->entries->parent != NULL) {
-        (void)ls__fail(LS_ERR_STATE,
-                       "ls_ddp_unwrap: the ddp is part of a %s; only a ddp that is not part of "
-                       "another module can be taken off",
-                       ls__module_name(module->entries->parent));
+        (void)ls__fail(
+            LS_ERR_STATE,
+            "ls_ddp_unwrap: the ddp is part of module %s; only a ddp that is not part of "
+            "another module can be taken off",
+            ls__module_name(module->entries->parent));
         return NULL;
     }
     return ls_ddp_gather(module) == LS_OK ? ls__module_unwrap(module) : NULL;

@@ -82,7 +82,7 @@ ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *resid
 {
     if (layer != NULL && layer->cls != &ls__batch_norm_class) {
         ls_status status = ls__fail(LS_ERR_INVALID,
-                                    "batch_norm2d_relu: the module is a %s; give what "
+                                    "batch_norm2d_relu: the module's class is %s; give what "
                                     "ls_batch_norm2d_new made",
                                     layer->cls->name);
         (void)ls__fail_at_site(status);

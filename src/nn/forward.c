@@ -78,10 +78,11 @@ static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs,
 {
     LS_TRY(ls__arrays_check("forward", inputs, input_count, outputs, output_count));
     if (module->cls->forward != NULL && (input_count != 1 || output_count != 1)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "forward: a %s has 1 input and 1 output, but the call has %d and %d; give "
-                        "one of each",
-                        module->cls->name, input_count, output_count);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "forward: module %s has 1 input and 1 output, but the call has %d and %d; give "
+            "one of each",
+            module->cls->name, input_count, output_count);
     }
     return LS_OK;
 }

@@ -53,7 +53,7 @@ static ls_hook *hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg, bo
     }
     hook = calloc(1, sizeof *hook);
     if (hook == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for a %s", "hook");
+        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for %s", "hook");
         return NULL;
     }
     *hook = (ls__module_hook){

@@ -82,7 +82,7 @@ void *ls_module_new(size_t bytes, const ls_module_class *cls)
     if (module == NULL || entries == NULL) {
         free(module);
         free(entries);
-        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for a %s", cls->name);
+        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for %s", cls->name);
         return NULL;
     }
     module->cls = cls;
@@ -278,7 +278,7 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
 {
     if (child->entries->parent) {
         return ls__fail(LS_ERR_INVALID,
-                        "module %s: \"%s\" belongs to a %s already; a module has one parent",
+                        "module %s: \"%s\" belongs to module %s already; a module has one parent",
                         ls__module_name(parent), name, ls__module_name(child->entries->parent));
     }
     if (contains(child, parent)) {
@@ -510,7 +510,7 @@ void ls_module_free(ls_module *module)
         return;
     }
     if (module->entries->parent) {
-        LS__WARN("module: \"%s\" was freed while it belongs to a %s; only the root is freed",
+        LS__WARN("module: \"%s\" was freed while it belongs to module %s; only the root is freed",
                  ls__module_name(module), module->entries->parent->cls->name);
         return;
     }

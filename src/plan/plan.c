@@ -438,10 +438,11 @@ ls_status ls_plan_check_model(const ls_plan *plan, const char *model, const ls_p
     for (int i = 0; i < count; i++) {
         const int64_t planned = size_of(plan, sizes[i].name);
         if (planned >= 0 && planned != sizes[i].value) {
-            return ls__fail(LS_ERR_MISMATCH,
-                            "ls_plan_check_model: the plan is for a %s with %s %lld, and this one "
-                            "has %lld; plan again for this model",
-                            model, sizes[i].name, (long long)planned, (long long)sizes[i].value);
+            return ls__fail(
+                LS_ERR_MISMATCH,
+                "ls_plan_check_model: the plan is for model %s with %s %lld, and this one "
+                "has %lld; plan again for this model",
+                model, sizes[i].name, (long long)planned, (long long)sizes[i].value);
         }
     }
     return LS_OK;

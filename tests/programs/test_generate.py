@@ -138,7 +138,7 @@ def a_checkpoint_and_an_exported_folder_need_no_flag_again():
     assert generate("--weights", "exported", "--prompt", "hijk", "--greedy", "--tokens", 20).text == with_flags
     said = generate("--weights", "exported/model.safetensors", "--prompt", "h", status=1).stderr.decode()
     assert len(said) < 400, said
-    says(said, '--weights: "%s" does not hold a %s of %lld layers and width %lld. Give --model (as gpt2) and the sizes with '
+    says(said, '--weights: "%s" does not hold model %s of %lld layers and width %lld. Give --model (as gpt2) and the sizes with '
                'which it was trained, or the folder that --export DIR/ or save_pretrained wrote, whose files say them')
     record = json.loads((FOLDER / folder / "run.json").read_text())
     shutil.copytree(FOLDER / folder, FOLDER / "older")
@@ -458,12 +458,12 @@ def what_cannot_be_is_refused_in_words():
             (1, sentence('"%s": "%s" is no object; is it damaged?'), "--weights", "stringy"),
             (1, sentence('"%s": "%s" is no number above 0; is it damaged?'), "--weights", "theta"),
             (2, sentence('--%s contradicts "%s", whose model has %lld; leave it out'), "--weights", "grouped", "--layers", 5),
-            (2, sentence('--model %s contradicts "%s", which is of a %s; leave it out'), "--weights", "grouped", "--model",
+            (2, sentence('--model %s contradicts "%s", whose model is %s; leave it out'), "--weights", "grouped", "--model",
              "llama"),
-            (2, sentence("--%s is for --model %s, and this is a %s; leave it out, or give --model"), "--weights",
+            (2, sentence("--%s is for --model %s, and this is %s; leave it out, or give --model"), "--weights",
              "run.safetensors", "--experts", 4),
-            (2, "--kv-heads is for --model llama or mixtral, and this is a gpt", "--weights", "run.safetensors", "--kv-heads", 1),
-            (2, "--tied is for --model llama, and this is a mixtral", "--weights", "run.safetensors", "--model", "mixtral",
+            (2, "--kv-heads is for --model llama or mixtral, and this is gpt", "--weights", "run.safetensors", "--kv-heads", 1),
+            (2, "--tied is for --model llama, and this is mixtral", "--weights", "run.safetensors", "--model", "mixtral",
              "--tied"),
             (2, sentence("--%s: the sizes of %s are the published ones; leave it out, or give --model gpt"), "--weights",
              "run.safetensors", "--model", "gpt2", "--layers", 2),

@@ -215,11 +215,11 @@ def plans_of_a_llama_and_a_mixtral_are_trained_as_printed():
 def a_plan_for_another_llama_is_refused_by_name():
     _, path, made = auto(3, "--cluster", "2:1gbit", *KEYS, model="llama")
     train = ("train", "gpt", "-n", 2, "--data", text(), "--plan", path, *shape(3), "--model", "llama", "--hidden")
-    other = "ls_plan_check_model: the plan is for a %s with %s %lld, and this one has %lld; plan again for this model"
+    other = "ls_plan_check_model: the plan is for model %s with %s %lld, and this one has %lld; plan again for this model"
     for name, words in (("kv_heads", (48, "--kv-heads", 2)), ("hidden", (64, "--kv-heads", 1)), ("tied", (48, "--kv-heads", 1, "--tied"))):
         printed = refused(*train, *words)
         says(printed, other)
-        assert f"the plan is for a llama with {name} " in printed, printed
+        assert f"the plan is for model llama with {name} " in printed, printed
     says(refused("train", "gpt", "-n", 2, "--data", text(), "--plan", path, *shape(3), "--model", "mixtral", *MIXTRAL),
          "ls_plan_check_model: the plan is for the model \"%s\", and this is \"%s\"; plan again for this model")
 
@@ -284,13 +284,13 @@ def odd_configs_are_refused():
             (("--init", FOLDER / "none"), sentence('--init "%s": there is no config.json; give the folder of a model, as transformers writes it')),
             (("--init", folder, "--context", 64), sentence("--context is %lld, the model of --init knows %lld positions")),
             (("--init", folder, "--layers", 3), sentence('--%s contradicts "%s", whose model has %lld; leave it out')),
-            (("--init", folder, "--top-k", 1), sentence("--%s is for --model %s, and this is a %s; leave it out, or give --model")),
-            (("llama", "--top-k", 1), "--top-k is for --model moe or mixtral, and this is a llama"),
+            (("--init", folder, "--top-k", 1), sentence("--%s is for --model %s, and this is %s; leave it out, or give --model")),
+            (("llama", "--top-k", 1), "--top-k is for --model moe or mixtral, and this is llama"),
             (("--init", FOLDER / "exported-mixtral", "--top-k", 1), sentence('--%s contradicts "%s", whose model has %lld; leave it out')),
-            (("gpt", "--init", folder), sentence("the model of --init is of a %s, and this is %s; leave one out")),
+            (("gpt", "--init", folder), sentence("the model of --init is %s, and this is %s; leave one out")),
             ((), sentence("give one model: gpt, moe, llama, mixtral, gpt2 to gpt2-xl, or --init with the folder of one")),
             (("gpt", "--kv-heads", 1), sentence("--%s is for llama and mixtral, and this is %s; leave it out")),
-            (("llama", "--experts", 4), sentence("--%s is for --model %s, and this is a %s; leave it out, or give --model"))):
+            (("llama", "--experts", 4), sentence("--%s is for --model %s, and this is %s; leave it out, or give --model"))):
         says(refused("plan", "auto", *words, "--cluster", "2:1gbit"), said)
 
 
@@ -304,7 +304,7 @@ def a_plan_that_training_refuses_says_why():
     says(said(4, zero=3), "%s with an axis %s of --mesh: all ranks gather in one order, and those along %s have other parameters; give "
          "--zero 1 or 2 without --shard-group")
     says(said(3, mesh="ep=3", workers=3), '--experts %lld cannot be divided over the %lld ranks along ep of --mesh "%s"; give a multiple')
-    says(said(4, "--experts", 6), "ls_plan_check_model: the plan is for a %s with %s %lld, and this one has %lld; plan again for this model")
+    says(said(4, "--experts", 6), "ls_plan_check_model: the plan is for model %s with %s %lld, and this one has %lld; plan again for this model")
     says(said(4, mesh="sp=2,dp=2"), '--mesh is "%s"; training has the axes dp, replicas with other data, pp, the stages of a pipeline, tp, '
          'parts of each layer, cp, parts of each sequence, and ep, experts, and none that is called "%.*s"')
 
@@ -352,7 +352,7 @@ def a_limit_of_memory_changes_the_plan():
 def a_plan_auto_for_another_model_is_refused_by_name():
     _, path, _ = auto(3, "--cluster", "2:1gbit")
     train = ("train", "gpt", "-n", 2, "--data", text(), "--plan", path)
-    says(refused(*train, *shape(4)), "ls_plan_check_model: the plan is for a %s with %s %lld, and this one has %lld; plan again for this model")
+    says(refused(*train, *shape(4)), "ls_plan_check_model: the plan is for model %s with %s %lld, and this one has %lld; plan again for this model")
     says(refused(*train, *shape(3), "--model", "moe"), "ls_plan_check_model: the plan is for the model \"%s\", and this is \"%s\"; plan again for this model")
     says(refused(*train, *shape(3), "--batch", 4), "--plan and --%s set the same; leave one of them out")
     says(refused("train", "gpt", "-n", 3, *train[4:], *shape(3)), "--plan \"%s\" is for %d ranks, and this job has %d; start it with -n %d")

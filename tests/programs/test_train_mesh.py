@@ -374,10 +374,10 @@ def what_goes_not_together_is_refused():
     says(refused(2, "--mesh", "ep=2", "--model", "moe", "--exact", "layout"),
          "--exact layout is for replicas of whole models, and the ranks of ep have other experts; give --mesh dp alone")
     for flag in ("--top-k", "--balance-loss"):
-        says(refused(1, flag, 1), "--%s is for --model %s, and this is a %s; leave it out, or give --model")
+        says(refused(1, flag, 1), "--%s is for --model %s, and this is %s; leave it out, or give --model")
     for flags, words in (
-            (("--model", "lstm"), "--heads is for --model gpt, moe, llama or mixtral, and this is a lstm"),
-            (("--model", "gpt2", "--init-std", 0.1), "--init-std is for --model gpt, moe, llama or mixtral, and this is a gpt2"),
+            (("--model", "lstm"), "--heads is for --model gpt, moe, llama or mixtral, and this is lstm"),
+            (("--model", "gpt2", "--init-std", 0.1), "--init-std is for --model gpt, moe, llama or mixtral, and this is gpt2"),
             (("--init", "nowhere", "--init-std", 0.1),
              sentence("--init-std is of values that are drawn, and --init loads them; leave one of them out"))):
         said = refused(1, *flags)

@@ -545,7 +545,7 @@ DIST_TEST(what_cannot_be_wrapped_is_refused_in_words_and_stays_usable, 2)
     CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: parameter 0.weight belongs to a");
     CHECK(!ls_ddp_new(ls_ddp_module(ddp), ls_world(), NULL));
     CHECK_CONTAINS(ls_error_message(),
-                   "ls_ddp_new: the Sequential is part of a ddp; wrap the whole");
+                   "ls_ddp_new: the Sequential is part of module ddp; wrap the whole");
     CHECK(!ls_ddp_new(NULL, ls_world(), NULL));
     CHECK(!ls_ddp_new(ddp, NULL, NULL));
     CHECK_CONTAINS(ls_error_message(), "the group is NULL");
@@ -584,13 +584,13 @@ DIST_TEST(a_call_that_is_wrong_on_one_rank_is_named_by_all, 3)
     ls_module *inner, *whole = perceptron_in_a_model(&inner), *other = perceptron(0.0);
     check_odd_call(ls_rank() == 1 ? inner : whole,
                    "rank 0 has right ones, as 2 of 3 ranks, rank 1 has wrong ones (the Sequential "
-                   "is part of a "
+                   "is part of module "
                    "Sequential; wrap the whole model, or wrap it before it is added); ");
     check_odd_call(ls_rank() == 2 ? NULL : whole, "rank 2 has wrong ones (the module is NULL");
     ls_module *ddp = ls_ddp_new(whole, ls_world(), NULL);
     CHECK_OK(ls_module_status(ddp));
     check_odd_call(ls_rank() == 2 ? inner : other,
-                   "rank 2 has wrong ones (the Sequential is part of a");
+                   "rank 2 has wrong ones (the Sequential is part of module");
     check_odd_call(ls_rank() == 0 ? ddp : other,
                    "rank 0 has wrong ones (parameter 0.0.weight belongs to a ddp already");
     backward_of_ones(ddp, 1.0);

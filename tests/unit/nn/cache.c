@@ -227,7 +227,7 @@ TEST(what_does_not_fit_into_a_cache_is_refused_and_changes_nothing)
     ls_kv_cache *cache = ls_gpt_cache_new(net, 1);
     int32_t tokens[CONTEXT + 1] = {0}, bad[1] = {VOCAB};
     CHECK(!ls_gpt_cache_new(other, 1));
-    CHECK_CONTAINS(ls_error_message(), "the module is a gpt2");
+    CHECK_CONTAINS(ls_error_message(), "the module's class is gpt2");
     CHECK(!ls_gpt_cache_new(net, 0));
     CHECK_CONTAINS(ls_error_message(), "0 texts");
     {

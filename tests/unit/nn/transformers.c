@@ -283,11 +283,12 @@ TEST(a_cache_of_a_llama_or_a_mixtral_is_for_the_plain_model)
     CHECK_OK(ls_init(NULL));
     ls_module *other = small_gpt2();
     CHECK(!ls_mixtral_cache_new(other, 1));
-    CHECK_SAYS(ls_error_message(),
-               "mixtral: the module is a %s; a cache is for the plain model of ls_mixtral_new");
+    CHECK_SAYS(
+        ls_error_message(),
+        "mixtral: the module's class is %s; a cache is for the plain model of ls_mixtral_new");
     CHECK(!ls_llama_cache_new(other, 1));
     CHECK_SAYS(ls_error_message(),
-               "llama: the module is a %s; a cache is for the plain model of ls_llama_new");
+               "llama: the module's class is %s; a cache is for the plain model of ls_llama_new");
     ls_module_free(other);
     CHECK_OK(ls_finalize());
 }
