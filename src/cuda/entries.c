@@ -158,7 +158,8 @@ void ls__cuda_outside(const ls__index_check *check, ls_stream *stream)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/* workspace: the number of rows that count, or the weights of their classes; the loss of each row. */
+/* workspace: the number of rows that count, or the weights of their classes; the loss of each
+ * row. */
 static void row_losses(struct cuda_cross_entropy_rows_args k, ls_stream *stream)
 {
     const ls__cross_entropy *of = &k.of;

@@ -70,6 +70,7 @@ TEST(seeds_that_found_bugs_hold)
         "31592154", /* … and a store that was not joined in time as one before ls_init */
         "31782812", /* a rank that learned of another's failed save ended first: told as an exit */
         "31783141", /* damage before a group was made: told as a rank that had ended */
+        "32280587", /* a launcher failed while nodes joined: they waited for its cause for ever */
         "29204211", /* 93 ms for a slow rank of 16: messages on their way are no lost wake-up */
         "31998291", /* … of 5, 82 ms */
         "8712",     /* … 86 ms */

@@ -326,6 +326,9 @@ void ls__gather_try(ls__nodes *n)
             send_welcome(n, p);
         }
     }
+    if (n->has_cause) { /* the job failed before these nodes were known */
+        ls__first_send_all(n, NULL, LS__NODE_CAUSE, ls__failure_pack(&n->cause));
+    }
     n->state = LS__NODES_RUNNING;
 }
 

@@ -100,7 +100,7 @@ TEST(either_call_works_on_either_kind_of_class_where_the_counts_fit)
         CHECK_OK(ls_forward_many(e->body, &x, 1, one, 1));
         same_elements(ls_forward(e->body, x), one[0]);
         CHECK_STATUS(ls_forward_many(e->body, &x, 1, two, 2), LS_ERR_INVALID);
-        CHECK_CONTAINS(ls_error_message(), "a Linear has 1 input and 1 output");
+        CHECK_CONTAINS(ls_error_message(), "module Linear has 1 input and 1 output");
         CHECK_STATUS(ls_tensor_status(two[1]), LS_ERR_INVALID);
     }
     ls_module_free(&e->base);
