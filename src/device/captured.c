@@ -191,7 +191,7 @@ void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args)
 
 void ls__captured_enter(ls__captured *captured, bool records)
 {
-    static _Atomic uint64_t runs; /* Sync: relaxed; a number that no other run has */
+    static _Atomic uint32_t runs; /* Sync: relaxed; a number that no other watched run has */
     captured->run = atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed) + 1;
     captured->adds_up = NULL;
     captured->records = records;

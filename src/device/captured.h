@@ -91,7 +91,7 @@ typedef struct ls__captured {
     uint64_t step;             /* its number among those of `ranks` */
     uint64_t noticed;          /* exchanges of this run that `ranks` has made */
     uint64_t contexts;         /* of steps, which this run has begun so that replays begin them */
-    uint64_t run;              /* the number of the run under way in this process */
+    uint32_t run;              /* the number of the run under way in this process */
     const void *adds_up;       /* the wrapper whose gradients it has added up and not averaged */
     bool records;              /* else it watches */
     void *blocks;              /* where memory comes from while it records (tensor/storage.c) */

@@ -143,9 +143,9 @@ typedef struct ls__leaf {
     ls__storage *self;  /* this struct's own memory: its count is the leaf's */
     ls__storage *value; /* the parameter's numbers, at node.offset; borrowed: the record owns it */
     ls__storage *grad;  /* NULL: none yet */
-    uint64_t met;       /* by the run of a captured step that has this number (gradients.h) */
     bool *present; /* whether grad holds a gradient: own_present, or where a reducer keeps it */
     bool own_present;
+    uint32_t met;            /* by the run of a captured step that has this number (gradients.h) */
     ls__record *grad_record; /* returned by ls_grad; made at first use */
     ls_shape shape;
     void *observer; /* ls__observer */
