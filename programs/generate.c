@@ -226,9 +226,8 @@ static void load_weights(const writer *w)
         give_up(
             EXIT_FAILURE,
             "--weights: \"%s\" does not hold model %s of %lld layers and width %lld. Give --model "
-            "(as "
-            "gpt2) and the sizes with which it was trained, or the folder that --export DIR/ or "
-            "save_pretrained wrote, whose files say them",
+            "(as gpt2) and the sizes with which it was trained, or the folder that --export DIR/ "
+            "or save_pretrained wrote, whose files say them",
             s->weights, s->shape.model, (long long)s->shape.layers, (long long)s->shape.dim);
     }
     must(status);
