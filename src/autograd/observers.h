@@ -32,6 +32,7 @@ struct ls__observer {
     /* Written by `usable`. local: steps use gradients of this rank alone; agrees: its ranks make
      * the same steps, Note [Agreement]. */
     bool local, agrees;
+    struct ls_group *group; /* its ranks compare their settings in each synchronised backward */
     bool elsewhere; /* steps are made on servers: those of this rank's loop do nothing */
     /* The thread whose forward went through its module: begin is due in that thread's next pass
      * even if nothing is reached. NULL: none. Sync: relaxed; another thread only compares it. */

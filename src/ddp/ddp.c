@@ -370,6 +370,7 @@ static ls_status on_usable(ls__observer *self)
     ls__ddp *d = ddp_of_observer(self);
     self->local = d->local;
     self->agrees = ls__reducer_agrees(d->reducer);
+    self->group = d->group;
     switch (d->grads) {
     case GRADS_USABLE:
         return LS_OK;

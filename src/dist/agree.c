@@ -373,8 +373,8 @@ static void list_changes(ls__facts *to, const void *arg)
     ls__config_change change;
     for (int i = 0; p->trains && ls__config_change_at(i, &change); i++) {
         ls__facts_number(to, change.name, change.value,
-                         p->stages ? "do the same on every rank in every step, or the stages do "
-                                     "not train one model"
+                         p->stages ? "do the same on every rank in every step, or they do not "
+                                     "train one model"
                                    : "do the same on every rank in every step, or the replicas "
                                      "drift apart");
     }

@@ -10,7 +10,8 @@
  *   options and parts of a pipeline                     its ranks         ls_pipeline_new
  *   the seed; samplers, loaders, optimizers, shards     Note [Agreement]  the first synchronised
  *                                                                         backward, or the first
- *                                                                         call of a pipeline
+ *                                                                         call of a pipeline;
+ *                                       axes of parts     the first step (optim/agree.c)
  *   learning rates, steps, norm of clipping, autocast   the same          each of these
  *   the parameters themselves                           each domain       check_every backwards
  *   their copies along other axes of the mesh           each axis         the same
@@ -49,8 +50,8 @@ typedef void (*ls__facts_fn)(ls__facts *to, const void *arg);
 typedef struct ls__agree_peers {
     ls_group *group;
     char who[64]; /* in messages: `reducer "ddp"` */
-    bool stages;  /* of a pipeline, which have different parameters and may lack facts that others
-                     have; else replicas */
+    bool stages;  /* of a pipeline, or parts along an axis: they have different parameters, and may
+                     lack facts that others have; else replicas */
     bool trains;  /* this rank has parameters to train: settings that may change count */
     uint64_t key; /* of replicas: the group's, Note [Agreement] (base/runtime.h) */
 } ls__agree_peers;

@@ -300,6 +300,14 @@ int ls__mesh_axes_of(const ls_mesh *mesh, const ls_group *group)
     return inside == ranks && group->size == ranks ? mask : -1;
 }
 
+bool ls__axis_leads_out(const ls__axis_in_force *axis, const ls_group *group)
+{
+    const ls_group *along = axis->group;
+    const int next = (axis->coordinate + 1) % axis->size;
+    return axis->size > 1 &&
+           (group == NULL || ls__member_of(group, along->member[next].world_rank) < 0);
+}
+
 ls_status(ls_mesh_group_new)(const ls_mesh *mesh, const char *axes, ls_group **out)
 {
     uint32_t mask = 0;

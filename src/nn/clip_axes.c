@@ -7,24 +7,15 @@
 #include "autograd/param.h"
 #include "base/options.h"
 #include "comm/api/control.h"
-#include "comm/core/group.h"
+#include "dist/mesh.h"
 #include "tensor/placement.h"
-
-/* Whether the axis leads out of `group`. */
-static bool leads_out(const ls__axis_in_force *axis, const ls_group *group)
-{
-    const ls_group *along = axis->group;
-    const int next = (axis->coordinate + 1) % axis->size;
-    return axis->size > 1 &&
-           (group == NULL || ls__member_of(group, along->member[next].world_rank) < 0);
-}
 
 void ls__norm_axes_init(ls__norm_axes *n, const ls_group *group)
 {
     const ls__tensors *tensors = ls__tensors_get("clip_grad_norm");
     *n = (ls__norm_axes){.axes = tensors != NULL ? ls__axes_of(tensors) : NULL};
     for (int a = 0; n->axes != NULL && a < n->axes->count; a++) {
-        n->outside |= (unsigned)leads_out(&n->axes->axis[a], group) << a;
+        n->outside |= (unsigned)ls__axis_leads_out(&n->axes->axis[a], group) << a;
     }
 }
 

@@ -71,6 +71,7 @@ struct ls_optim {
     char lr_name[LS__CONFIG_NAME], steps_name[LS__CONFIG_NAME];
     int64_t steps_shown;
     bool staged;              /* its parameters are a stage's */
+    unsigned divided, agreed; /* axes; agree.c */
     int64_t steps_max;        /* of its parameters: how far training has come */
     void *memory;             /* of all state, on that device; NULL until the first step */
     const ls__env *memory_of; /* which gave it */
@@ -100,6 +101,11 @@ ls_status ls__optim_allocate_state(ls_optim *o);
 /* step.c: shows the learning rate to the comparison of the ranks' settings, of an optimizer whose
  * gradients are averaged. */
 void ls__optim_show_lr(ls_optim *o);
+
+/* agree.c: bit a: a parameter is divided along axis a of the mesh in force, whose ranks no wrapper
+ * compares. The other function compares along those of o->divided; collective. */
+unsigned ls__optim_divided(const ls_optim *o);
+ls_status ls__optim_agree(ls_optim *o);
 
 /* step.c: an optimizer step in several calls, for one that is sharded or runs bucket by bucket.
  * ls__optim_begin opens a step; every ls__optim_step_ranges until the next one belongs to it. A

@@ -79,7 +79,8 @@ void ls__optim_show_lr(ls_optim *o)
 static bool steps_alike(const ls_optim *o)
 {
     const ls__observer *observer = o->observer;
-    return observer != NULL ? !observer->local && (observer->agrees || o->staged) : o->staged;
+    return observer != NULL ? !observer->local && (observer->agrees || o->staged)
+                            : o->staged || o->divided != 0;
 }
 
 /* A rank that leaves out a step trains another model from then on. */
@@ -148,6 +149,7 @@ static ls_status check_synchronised(ls_optim *o)
     if (o->observer != NULL && o->observer->elsewhere) {
         return LS_OK;
     }
+    o->divided = ls__optim_divided(o);
     if (steps_alike(o)) {
         show_step(o);
     } else if (inside != NULL) {
@@ -466,6 +468,7 @@ static ls_status step(ls_optim *o)
     if (o->observer != NULL && o->observer->elsewhere) {
         return LS_OK; /* on servers, perhaps at this moment on another thread */
     }
+    LS_TRY(ls__optim_agree(o));
     capture_begin(o);
     LS_TRY(ls__optim_begin(o));
     LS_TRY(ls__optim_step_ranges(o, o->whole, o->count));

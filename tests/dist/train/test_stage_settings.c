@@ -117,7 +117,7 @@ static int train(void *arg)
               test_count_said(ls_error_message(), SAYS("the stage's ")) == 1);
         CHECK(r->odd != LATER_RATE ||
               test_count_said(ls_error_message(),
-                              SAYS("do the same on every rank in every step, or the stages do not "
+                              SAYS("do the same on every rank in every step, or they do not "
                                    "train one model")) == 1);
     }
     ls_optim_free(optim);

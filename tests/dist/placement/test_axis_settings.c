@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks with parts of a parameter do alike, though no shape tells so: an optimizer, its rate,
+ * its steps, the norm of clipping. A rank that differs is named on all ranks of the axis before
+ * anything is stepped, also where its wrapper's other ranks do the same as it. */
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "says.h"
+#include "test.h"
+
+enum { WIDTH = 4, HIDDEN = 12, STEPS = 3 };
+
+typedef enum deed { NOTHING, RATE, KIND, SEED, LATER_RATE, SKIPPED, NORM } deed;
+
+typedef struct run {
+    const char *axes;
+    deed odd;
+    int found; /* in this step; STEPS: never */
+    const char *says[2];
+} run;
+
+typedef struct mlp {
+    ls_module base;
+    ls_tensor *a, *b;
+} mlp;
+
+static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x)
+{
+    const mlp *self = (mlp *)m;
+    x = ls_redistribute(x, "tp", LS_INVARIANT, LS_REPLICATED);
+    ls_tensor *y = ls_linear(ls_relu(ls_linear(x, self->a, NULL)), self->b, NULL);
+    return ls_redistribute(y, "tp", LS_PARTIAL, LS_INVARIANT);
+}
+
+static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
+
+static ls_tensor *weight(mlp *m, const char *name, ls_shape shape, int dim)
+{
+    ls_tensor *t = ls_module_add_param(&m->base, name, ls_empty(shape, LS_FLOAT32));
+    CHECK_OK(ls_fill_normal(t, 0.0, 0.2));
+    CHECK_OK(ls_tensor_shard(t, "tp", dim, NULL, 0));
+    return t;
+}
+
+static ls_module *mlp_new(void)
+{
+    mlp *m = ls_module_new(sizeof *m, &mlp_class);
+    m->a = weight(m, "a", LS_SHAPE(HIDDEN, WIDTH), 0);
+    m->b = weight(m, "b", LS_SHAPE(WIDTH, HIDDEN), 1);
+    return &m->base;
+}
+
+static ls_optim *optim_of(ls_module *net, deed odd)
+{
+    return odd == KIND
+               ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.25))
+               : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = odd == RATE ? 0.5 : 0.25));
+}
+
+static ls_status step(ls_module *net, ls_optim *optim, deed odd, int at)
+{
+    LS_SCOPE;
+    LS_TRY(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, WIDTH), LS_FLOAT32)))));
+    ls_optim_set_lr(optim, odd == LATER_RATE && at == 1 ? 0.125 : 0.25);
+    CHECK_OK(ls_clip_grad_norm(net, odd == NORM ? 2.0 : 1.0, NULL, NULL));
+    if (odd == SKIPPED && at == 1) {
+        return LS_OK;
+    }
+    const ls_status status = ls_optim_step(optim);
+    ls_optim_zero_grad(optim);
+    return status;
+}
+
+/* Of the ranks of the axis tp the last one is odd. */
+static int train(void *arg)
+{
+    const run *r = arg;
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_mesh_new(ls_world(), r->axes, &mesh));
+    const int last = ls_mesh_size(mesh, "tp") - 1;
+    const deed odd = ls_mesh_coordinate(mesh, "tp") == last ? r->odd : NOTHING;
+    CHECK_OK(ls_manual_seed(odd == SEED ? 4 : 3));
+    ls_module *net = mlp_new();
+    net = strstr(r->axes, "dp") != NULL ? ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL) : net;
+    ls_optim *optim = optim_of(net, odd);
+    CHECK(net != NULL && optim != NULL);
+    ls_tensor *b = ls_module_param(net, "b");
+    float before[WIDTH * HIDDEN], after[WIDTH * HIDDEN];
+    ls_status status = LS_OK;
+    int at = 0;
+    while (at < STEPS && status == LS_OK) {
+        CHECK_OK(ls_copy_out(b, before, (size_t)ls_numel(b) * sizeof *before));
+        status = step(net, optim, odd, at);
+        at += status == LS_OK;
+    }
+    if (at != r->found || (status < 0) != (r->found < STEPS)) {
+        test_fail(__FILE__, __LINE__, "%s, \"%s\" wanted in step %d; step %d, %s: %s", r->axes,
+                  r->says[0], r->found, at, ls_status_name(status), ls_error_message());
+    }
+    if (status < 0) {
+        CHECK_INT(status, LS_ERR_MISMATCH);
+        CHECK_CONTAINS(ls_error_message(), r->says[0]);
+        CHECK_CONTAINS(ls_error_message(), r->says[1]);
+        CHECK_OK(ls_copy_out(b, after, (size_t)ls_numel(b) * sizeof *after));
+        CHECK_INT(memcmp(before, after, (size_t)ls_numel(b) * sizeof *after), 0); /* not stepped */
+    }
+    ls_optim_free(optim);
+    ls_module_free(net);
+    (void)ls_mesh_free(mesh);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* the process goes on */
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+#define AXIS "axis \"tp\": the ranks differ in "
+static const run runs[] = {
+    {"tp=2", RATE, 0, {AXIS "optimizer 1: rank 0 has AdamW, lr 0.25", "rank 1 has AdamW, lr 0.5"}},
+    {"tp=3", KIND, 0, {AXIS "optimizer 1: rank 0 has AdamW", "rank 2 has SGD"}},
+    {"tp=2", SEED, 0, {AXIS "the seed: rank 0 has 3", "rank 1 has 4"}},
+    {"tp=2",
+     LATER_RATE,
+     1,
+     {AXIS "the learning rate of AdamW #1: rank 0 has 0.25", "rank 1 has 0.125"}},
+    {"tp=4", NORM, 0, {AXIS "the largest norm of ls_clip_grad_norm: rank 0 has 1", "rank 3 has 2"}},
+    /* All replicas do the same, so no wrapper finds it. */
+    {"dp=2,tp=2", RATE, 0, {AXIS "optimizer 1: rank", "has AdamW, lr 0.5"}},
+    {"tp=2,dp=2", LATER_RATE, 1, {AXIS "the learning rate of AdamW #1", "0.125"}},
+    {"tp=1", RATE, STEPS, {"", ""}},
+    {"tp=2", NOTHING, STEPS, {"", ""}},
+    {"tp=4", NOTHING, STEPS, {"", ""}},
+    {"dp=2,tp=2", NOTHING, STEPS, {"", ""}},
+};
+
+TEST(a_setting_in_which_a_rank_of_the_axis_differs_is_named_on_all_of_them)
+{
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const char *axes = runs[i].axes;
+        CHECK_OK(ls_spawn(train, (void *)(uintptr_t)&runs[i],
+                          strstr(axes, "dp") != NULL ? 4 : axes[3] - '0'));
+    }
+}
+
+/* The other rank is in its next forward then, whose sum is another call. */
+DIST_TEST(a_step_that_one_rank_of_the_axis_leaves_out_is_named_on_both, 2)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    ls_module *net = mlp_new();
+    ls_optim *optim = optim_of(net, NOTHING);
+    ls_status status = LS_OK;
+    for (int at = 0; at < STEPS && status == LS_OK; at++) {
+        status = step(net, optim, ls_rank() == 1 ? SKIPPED : NOTHING, at);
+    }
+    CHECK_INT(status, LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "settings of the ranks of an axis");
+    CHECK_CONTAINS(ls_error_message(), "rank 1 ");
+    ls_optim_free(optim);
+    ls_module_free(net);
+    (void)ls_mesh_free(mesh);
+}
+
+TEST_MAIN
