@@ -19,9 +19,19 @@
 
 #define PATH_BYTES 4352
 #define WEIGHTS "model.safetensors"
+#define TOKENIZER "tokenizer.json"
 
-static const char *const tokenizer_files[] = {"tokenizer.json", "vocab.json", "merges.txt",
-                                              "tokenizer_config.json", "special_tokens_map.json"};
+static const struct {
+    const char *from, *to;
+} tokenizer_files[] = {
+    {TOKENIZER, TOKENIZER},
+    {"encoder.json", "vocab.json"}, /* OpenAI's names */
+    {"vocab.bpe", "merges.txt"},
+    {"vocab.json", "vocab.json"},
+    {"merges.txt", "merges.txt"},
+    {"tokenizer_config.json", "tokenizer_config.json"},
+    {"special_tokens_map.json", "special_tokens_map.json"},
+};
 
 static bool is_folder(const char *path)
 {
@@ -148,23 +158,38 @@ static char *read_whole(const char *path, size_t *bytes)
     return text;
 }
 
+static void copy_file(const trainer *t, const char *from, const char *name)
+{
+    char to[PATH_BYTES];
+    size_t bytes = 0;
+    char *text = read_whole(from, &bytes);
+    if (text != NULL) {
+        beside(t->export_file, name, to);
+        write_text(t, to, text, bytes);
+    }
+    free(text);
+}
+
+/* A file of another name is itself the tokenizer; a tokenizer.json beside it is not. */
 static void copy_tokenizer(const trainer *t)
 {
-    char from[PATH_BYTES], to[PATH_BYTES];
     const char *given = t->task.tokenizer;
-    for (size_t i = 0; given != NULL && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
-        size_t bytes = 0;
-        if (is_folder(given)) {
-            (void)snprintf(from, sizeof from, "%.4096s/%s", given, tokenizer_files[i]);
+    if (given == NULL || strcmp(given, "bytes") == 0) {
+        return;
+    }
+    const char *slash = strrchr(given, '/'), *name = slash != NULL ? slash + 1 : given;
+    const bool folder = is_folder(given), usual = folder || strcmp(name, TOKENIZER) == 0;
+    for (size_t i = 0; usual && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
+        char from[PATH_BYTES];
+        if (folder) {
+            (void)snprintf(from, sizeof from, "%.4096s/%s", given, tokenizer_files[i].from);
         } else {
-            beside(given, tokenizer_files[i], from);
+            beside(given, tokenizer_files[i].from, from);
         }
-        char *text = read_whole(from, &bytes);
-        if (text != NULL) {
-            beside(t->export_file, tokenizer_files[i], to);
-            write_text(t, to, text, bytes);
-        }
-        free(text);
+        copy_file(t, from, tokenizer_files[i].to);
+    }
+    if (!usual) {
+        copy_file(t, given, TOKENIZER);
     }
 }
 

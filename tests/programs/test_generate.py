@@ -153,6 +153,33 @@ def a_checkpoint_and_an_exported_folder_need_no_flag_again():
 
 
 @test
+def an_exported_folder_has_the_tokenizer_of_the_run():
+    """Also where a tokenizer.json of another model lies beside it, or OpenAI's names are used."""
+    home = FOLDER / "tokenizers"
+    for folder in (home / "openai", home / "usual"):
+        folder.mkdir(parents=True)
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    (home / "letters.json").write_text(LETTERS)
+    (home / "usual/tokenizer.json").write_text(LETTERS)
+    (home / "openai/encoder.json").write_text(json.dumps({c: i for i, c in enumerate(alphabet)}))
+    (home / "openai/vocab.bpe").write_text("#version: 0.2\n")
+    backwards = json.loads(LETTERS)
+    backwards["model"]["vocab"] = {c: i for i, c in enumerate(reversed(alphabet))}
+    (home / "tokenizer.json").write_text(json.dumps(backwards))
+    (FOLDER / "alphabet").write_text(alphabet * 60)
+    for number, given in enumerate(("letters.json", "openai", "usual/tokenizer.json", "usual", "bytes")):
+        name = given if given == "bytes" else f"../{given}"
+        (home / "work").mkdir(exist_ok=True)
+        (home / "work/tokenizer.json").write_text(json.dumps(backwards))
+        command(BUILD / "programs/train_gpt", "--data", FOLDER / "alphabet", "--tokenizer", name, *SHAPE, "--steps", 100, "--lr",
+                1e-2, "--export", f"{FOLDER}/whole{number}/", cwd=home / "work")
+    shutil.rmtree(home)
+    for number in range(4):
+        assert generate("--weights", f"whole{number}", "--prompt", "hijk", "--greedy", "--tokens", 12).text == "hijklmnopqrstuvw\n"
+    assert not (FOLDER / "whole4/tokenizer.json").exists()  # of bytes
+
+
+@test
 def greedy_words_are_those_of_transformers():
     source = SOURCE / "tests/unit/tokenizer/fixture/gpt2"
     reader = "import sys, tokenizers\n" \
