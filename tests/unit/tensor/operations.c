@@ -156,6 +156,33 @@ LOCAL_TEST(losses_over_no_rows_that_count_are_nan_with_zero_gradients)
     check_zero_gradient(sum, w);
 }
 
+/* Each group about another mean; those of the second sample are constant. */
+LOCAL_TEST(groups_with_a_large_mean_are_normalised_exactly)
+{
+    enum { CHANNELS = 4, PIXELS = 384, COUNT = CHANNELS * PIXELS, OF_GROUP = COUNT / 2 };
+    static float y[2 * COUNT];
+    ls_tensor *x = ls_randn(LS_SHAPE(2, CHANNELS, PIXELS));
+    float *at = ls_data(x);
+    for (int i = 0; i < 2 * COUNT; i++) {
+        at[i] = 1000.0f + 2.517f * (float)(i / OF_GROUP) + (i < COUNT ? 0.01f * at[i] : 0.0f);
+    }
+    CHECK_OK(ls_copy_out(ls_group_norm(x, 2, NULL, NULL, 1e-5), y, sizeof y));
+    for (int first = 0; first < 2 * COUNT; first += OF_GROUP) {
+        double mean = 0.0, variance = 0.0;
+        for (int i = first; i < first + OF_GROUP; i++) {
+            mean += (double)at[i] / OF_GROUP;
+        }
+        for (int i = first; i < first + OF_GROUP; i++) {
+            variance += ((double)at[i] - mean) * ((double)at[i] - mean) / OF_GROUP;
+        }
+        for (int i = first; i < first + OF_GROUP; i++) {
+            const double want = ((double)at[i] - mean) / sqrt(variance + 1e-5);
+            CHECK_NEAR(y[i], want, 4e-6 * fabs(want) + 1e-6);
+            CHECK(first < COUNT || y[i] == 0.0f);
+        }
+    }
+}
+
 /* ---- attention ---------------------------------------------------------------------------- */
 
 static void check_same(ls_tensor *a, ls_tensor *b, double tolerance)
