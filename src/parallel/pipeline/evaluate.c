@@ -198,6 +198,7 @@ ls_status ls_pipeline_forward(ls_pipeline *p, const ls_micro_batch *micro, int c
     if (p == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_forward: the pipeline is NULL; give one");
     }
+    LS_TRY(ls__pipeline_check_alive(p, "ls_pipeline_forward"));
     const ls_status status = evaluate_micro_batches(p, micro, count, outputs);
     if (status < 0) {
         return ls__fail_at_site(ls__pipeline_give_up(p, NULL, status));

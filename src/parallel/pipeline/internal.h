@@ -28,6 +28,7 @@
 
 #include "base/arena.h"
 #include "base/env.h"
+#include "base/runtime.h"
 #include "schedule/schedule.h"
 #include "trace/replay_log.h"
 
@@ -139,9 +140,10 @@ struct ls_pipeline {
     const ls__env *env;
     ls__arena arena; /* everything below but the schedule */
     ls_module *net;
-    ls_group *group;       /* our own */
-    const char *backend;   /* of the device where tensors are made; NULL: it has none */
-    ls__stage_link *links; /* [ranks]; NULL: messages are memory of the host */
+    ls__runtime_guest guest; /* tells that the runtime, and with it the groups, has ended */
+    ls_group *group;         /* our own */
+    const char *backend;     /* of the device where tensors are made; NULL: it has none */
+    ls__stage_link *links;   /* [ranks]; NULL: messages are memory of the host */
     ls_pipeline_options set;
     ls__schedule *schedule;
     int rank, stages;
@@ -183,6 +185,9 @@ int ls__stage_edge_peer(const ls_pipeline *p, const ls__stage_edge *edge, int nu
 
 /* Micro-batches of an evaluation that a stage has at one time; why: evaluate.c. */
 #define LS__EVALUATION_SLOTS(p) ((p)->schedule->ranks + 1)
+
+/* make.c: LS_ERR_STATE after ls_finalize, which frees the groups. */
+ls_status ls__pipeline_check_alive(const ls_pipeline *p, const char *what);
 
 /* agree.c: collective; LS_ERR_MISMATCH names the rank that differs. */
 ls_status ls__pipeline_agree(ls_pipeline *p, int parts);

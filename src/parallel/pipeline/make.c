@@ -492,9 +492,22 @@ static const char *backend_here(void)
     return tensors != NULL ? tensors->made->device->backend : NULL;
 }
 
+ls_status ls__pipeline_check_alive(const ls_pipeline *p, const char *what)
+{
+    return p->guest.runtime != NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_STATE,
+                          "%s: this pipeline was made before ls_finalize; make a new module and a "
+                          "new pipeline after ls_init",
+                          what);
+}
+
 static void release_pipeline(ls_pipeline *p)
 {
     const ls__env *env = p->env;
+    (void)ls__replay_close(&p->log.writer);
+    ls__send_queues_free(p);
+    ls__runtime_leave(&p->guest);
     ls__schedule_free(p->schedule);
     ls__arena_fini(&p->arena);
     env->release(env, p, sizeof *p);
@@ -505,6 +518,10 @@ ls_status ls_pipeline_free(ls_pipeline *p)
     if (p == NULL) {
         return LS_OK;
     }
+    if (p->guest.runtime == NULL) { /* ls_finalize has freed the groups and the copies */
+        release_pipeline(p);
+        return LS_OK;
+    }
     ls_status status = ls__stage_links_close(p);
     for (int i = p->tied_count - 1; i >= 0; i--) {
         const ls_status freed = ls_group_free(p->tied[i].group);
@@ -512,8 +529,6 @@ ls_status ls_pipeline_free(ls_pipeline *p)
     }
     ls__pipeline_forget_parts(p);
     ls__versions_free(p);
-    (void)ls__replay_close(&p->log.writer);
-    ls__send_queues_free(p);
     const ls_status freed = ls_group_free(p->group);
     release_pipeline(p);
     return status < 0 ? status : freed;
@@ -541,6 +556,7 @@ ls_status ls_pipeline_new(ls_module *net, ls_group *group, const ls_pipeline_opt
                        .rank = ls_group_rank(group),
                        .backend = backend_here()};
     ls__arena_init(&p->arena, env, (size_t)64 << 10);
+    ls__runtime_enter(runtime, &p->guest);
     ls_status status = ls_group_new(group, NULL, 0, "pipeline", &p->group);
     if (status == LS_OK) {
         status = make_pipeline(p);

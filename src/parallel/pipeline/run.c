@@ -696,6 +696,7 @@ ls_status ls_pipeline_backward(ls_pipeline *p, ls_module *net, const ls_micro_ba
     if (p == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_pipeline_backward: the pipeline is NULL; give one");
     }
+    LS_TRY(ls__pipeline_check_alive(p, "ls_pipeline_backward"));
     const ls_status status = train_step(p, net, micro);
     if (status < 0) {
         return ls__fail_at_site(ls__pipeline_give_up(p, ls__ddp_of(net), status));

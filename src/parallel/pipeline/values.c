@@ -585,7 +585,9 @@ void ls__send_queues_free(ls_pipeline *p)
         for (int i = 0; s->send_queue != NULL && i < s->arriving_count; i++) {
             for (int j = 0; j < s->send_queue[i].count; j++) {
                 const ls__send_buffer *buffer = &s->send_queue[i].buffer[j];
-                ls__storage_unref(buffer->linked);
+                if (p->guest.runtime != NULL) { /* else ls_finalize has freed it */
+                    ls__storage_unref(buffer->linked);
+                }
                 if (buffer->memory != NULL) {
                     p->env->release(p->env, buffer->memory, buffer->room);
                 }

@@ -219,6 +219,44 @@ DIST_TEST(a_loss_of_several_elements_is_refused, 1)
     ls_module_free(net);
 }
 
+/* ---- after ls_finalize --------------------------------------------------------------------- */
+
+static void train_once(ls_pipeline *pipe, ls_module *net)
+{
+    LS_SCOPE;
+    ls_micro_batch micro[MICRO];
+    for (int m = 0; m < MICRO; m++) {
+        micro[m] = micro_of(m, 0, ROWS);
+    }
+    CHECK_OK(ls_pipeline_backward(pipe, net, micro, NULL));
+}
+
+/* Also when the process has joined another job since. */
+TEST(a_pipeline_of_a_job_that_has_ended_is_refused_and_freed)
+{
+    for (int again = 0; again < 2; again++) {
+        ls_micro_batch micro[MICRO] = {{.size = sizeof *micro}};
+        ls_tensor *outputs[MICRO] = {NULL};
+        ls_pipeline *pipe = NULL;
+        CHECK_OK(ls_init(NULL));
+        ls_module *net = make_net();
+        CHECK_OK(ls_pipeline_new(net, ls_world(),
+                                 LS_OPTIONS(ls_pipeline_options, .micro_batches = MICRO), &pipe));
+        train_once(pipe, net);
+        CHECK_OK(ls_finalize());
+        CHECK_OK(again ? ls_init(NULL) : LS_OK);
+        CHECK_STATUS(ls_pipeline_backward(pipe, net, micro, NULL), LS_ERR_STATE);
+        CHECK_SAYS(ls_error_message(), "%s: this pipeline was made before ls_finalize; make a new "
+                                       "module and a new pipeline after ls_init");
+        CHECK_CONTAINS(ls_error_message(), "ls_pipeline_backward: this");
+        CHECK_STATUS(ls_pipeline_forward(pipe, micro, MICRO, outputs), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "ls_pipeline_forward: this");
+        CHECK_OK(ls_pipeline_free(pipe));
+        ls_module_free(net);
+        CHECK_OK(again ? ls_finalize() : LS_OK);
+    }
+}
+
 /* ---- a rank that ends --------------------------------------------------------------------- */
 
 static ls_tensor *end(void *arg, ls_tensor *output, ls_tensor *target)
