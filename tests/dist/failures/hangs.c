@@ -16,7 +16,8 @@
 
 enum { RANKS = 4, AT_ONCE = 10, TIMEOUT_SECONDS = 2, SLOW_MAX = 4 };
 
-static const char *const schedules[] = {"1f1b", "zb-h1", "gpipe", "pipedream", "interleaved"};
+static const char *const schedules[] = {"1f1b",        "zb-h1", "gpipe",        "pipedream",
+                                        "interleaved", "naive", "pipedream-2bw"};
 static const char *const chains[] = {"groups", "messages", "mixed"};
 static const char *const transports[] = {"0,0,0,0", "0,1,2,3"}; /* hosts of the ranks */
 

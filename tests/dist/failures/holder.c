@@ -79,7 +79,7 @@ static void run_pipeline(void)
                                         .chunks = strcmp(what, "interleaved") == 0 ? 2 : 0),
                              &pipeline));
     ls_optim *optim = ls_sgd_new(net, NULL);
-    if (strcmp(what, "pipedream") == 0) {
+    if (strncmp(what, "pipedream", 9) == 0) {
         LS_CHECK(ls_pipeline_set_optim(pipeline, optim));
     }
     for (step = 0; step <= FATAL_STEP; step++) {

@@ -104,6 +104,9 @@ TEST(settings_that_differ_are_the_root_cause_and_are_not_tried_again)
     check_settings("$W differ batch", "rank 1 has 24 samples, batch 3");
     check_settings("$W differ data", "rank 1 has 20 samples, batch 2");
     check_settings("$W differ names", "rank 0 names the group \"even\", rank 1 \"odd\"");
+    check_settings("$W differ schedule", "rank 0 has 1f1b, as 2 of 3 ranks, rank 1 has gpipe");
+    check_settings("$W differ layers",
+                   "part 6: rank 0 has none, as 2 of 3 ranks, rank 1 has \"g\"");
 }
 
 TEST(variables_that_differ_are_the_root_cause_and_are_not_tried_again)

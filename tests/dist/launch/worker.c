@@ -12,7 +12,8 @@
  *     worker mismatch       ranks reduce different counts
  *     worker leave          rank 0 is in ls_finalize when the wish to stop comes (after up0)
  *     worker differ WHAT    rank 1 trains with another seed, batch, data (their number), lr or
- *                           optimizer, or splits the world with another name
+ *                           optimizer, splits the world with another name, or makes a pipeline of
+ *                           another schedule or number of layers
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -193,6 +194,21 @@ static void make_optimizer(ls_module *net)
     LS_CHECK(LS_STATUS_OF(optim));
 }
 
+/* Only rank 1 has another pipeline. */
+static void make_pipeline(void)
+{
+    ls_pipeline *pipeline = NULL;
+    ls_module *net = ls_sequential_new(NULL, 0);
+    for (int i = 0; i < (other("layers") ? 7 : 6); i++) {
+        const char name[] = {(char)('a' + i), '\0'};
+        (void)ls_module_add(net, name, ls_linear_new(4, 4, NULL));
+    }
+    LS_CHECK(ls_pipeline_new(
+        net, ls_world(),
+        LS_OPTIONS(ls_pipeline_options, .schedule = other("schedule") ? "gpipe" : "1f1b"),
+        &pipeline));
+}
+
 /* Everything that a trainer makes, with one difference; then the first step. */
 static int differ(void)
 {
@@ -206,6 +222,9 @@ static int differ(void)
     make_optimizer(ls_linear_new(4, 2, NULL));
     if (strcmp(differs, "names") == 0) {
         LS_CHECK(ls_group_split(ls_world(), 0, 0, other("names") ? "odd" : "even", &part));
+    }
+    if (strcmp(differs, "schedule") == 0 || strcmp(differs, "layers") == 0) {
+        make_pipeline();
     }
     train_step(0);
     return 0;
