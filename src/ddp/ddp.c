@@ -293,7 +293,8 @@ ls_status ls__ddp_lay_out(ls__ddp *d)
     LS_TRY(ls_memory_release_cached());
     wait_for_device(d); /* the memory of the former layout is given back */
     LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-    if (d->zero.stage > 0 || !ls__ddp_is_apart(d->params[0].value)) {
+    const bool parts = d->zero.stage > 2 && !d->on_host; /* Note [Parts only] in values.c */
+    if (!parts && (d->zero.stage > 0 || !ls__ddp_is_apart(d->params[0].value))) {
         LS_TRY(ls__ddp_values_move(&d->values, d->env, d->reducer, d->params, d->param_count));
     }
     return ls__ddp_zero_begin(d);

@@ -17,6 +17,13 @@
  * ls_ddp_release. Storages follow, so tensors and graphs need not know. Code that reads elements
  * asks for them first (Note [Elements on other ranks] in tensor/fill.h).
  *
+ * Note [In the order of the stream]
+ * In memory of a device that the host does not reach a rank has its parts alone (Note [Parts only]
+ * in values.c), so buckets are always gathered in blocks, which the device's pool gives. Nothing
+ * here waits for the device: a gathering begins after the kernels that were started before it, so
+ * its block may be one that these still read, and the kernels after ls_work_wait_stream begin when
+ * it has ended.
+ *
  * The first pass is one of data parallelism. It records the order in which parameters are read, and
  * which reads are the last. The order of rank 0 becomes that of all ranks. A bucket is released at
  * the border of a module or of a gradient rule, once a bucket was read whose first read comes after
@@ -74,20 +81,30 @@ static void set_hollow(const ls__ddp *d, int bucket, bool hollow)
     }
 }
 
+/* False: it cannot be read. It asks no keeper: the bucket is whole. */
+static bool hash_param(ls__ddp *d, int i)
+{
+    ls__pool *on = NULL;
+    ls__host_view view;
+    ls_tensor *value = d->params[i].value;
+    void *at = ls__tensor_place(value, &on);
+    const size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));
+    if (at == NULL || ls__host_view_open(on, at, bytes, &view) < 0) {
+        return false;
+    }
+    d->hashes[i] = ls__hash_bytes(0, view.data, bytes);
+    ls__host_view_close(&view, false);
+    return true;
+}
+
 /* The ranks compare gathered parameters as they compare replicas without zero. */
 static void look_at(ls__ddp *d, int bucket)
 {
-    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
-    char *block = d->zero.unshard.buckets[bucket].block;
+    bool seen = true;
     for (int i = 0; i < d->param_count; i++) {
-        if (ls__reducer_bucket_of(d->reducer, i) == bucket) {
-            const ls_tensor *value = d->params[i].value;
-            d->hashes[i] =
-                ls__hash_bytes(0, place_in(d, &place, block, i),
-                               (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value)));
-        }
+        seen = seen && (ls__reducer_bucket_of(d->reducer, i) != bucket || hash_param(d, i));
     }
-    d->zero.unshard.buckets[bucket].seen = true;
+    d->zero.unshard.buckets[bucket].seen = seen;
 }
 
 bool ls__unshard_look(ls__ddp *d)
@@ -119,7 +136,51 @@ static void copy_own(const ls__ddp *d, int bucket, bool back)
     const size_t at = part * (size_t)ls_group_rank(u->group);
     char *own = ls__ddp_values_bucket(&d->values, &place) + at;
     char *in_block = u->buckets[bucket].block + at;
-    ls__elements_copy(back ? own : in_block, back ? in_block : own, part);
+    char *to = back ? own : in_block;
+    const char *from = back ? in_block : own;
+    if (u->on != NULL) {
+        u->on->k->copy(to, from, part, u->on->stream);
+    } else {
+        ls__elements_copy(to, from, part);
+    }
+}
+
+static ls_stream *stream_of(const ls__unshard *u)
+{
+    return u->on != NULL ? u->on->stream : NULL;
+}
+
+/* The host has its parameters in memory that kernels may still read. */
+static void wait_for_kernels(const ls__ddp *d)
+{
+    if (d->zero.unshard.on == NULL) {
+        ls__tensor_wait(d->params[0].value);
+    }
+}
+
+/* None in memory of the host where the reducer has no pool. */
+static ls_status take_block(ls__ddp *d, int bucket)
+{
+    ls__unshard *u = &d->zero.unshard;
+    ls__unshard_bucket *b = &u->buckets[bucket];
+    if (u->on == NULL) {
+        return ls__reducer_block_take(d->reducer, bucket, &b->block);
+    }
+    b->lent = ls__storage_new(u->on, ls__reducer_bucket_place(d->reducer, bucket).bytes);
+    b->block = b->lent != NULL ? b->lent->data : NULL;
+    return b->lent != NULL ? LS_OK : ls__self.status;
+}
+
+static void give_block(ls__ddp *d, int bucket)
+{
+    ls__unshard_bucket *b = &d->zero.unshard.buckets[bucket];
+    if (b->lent != NULL) {
+        ls__storage_unref(b->lent);
+    } else {
+        ls__reducer_block_give(d->reducer, bucket, b->block);
+    }
+    b->lent = NULL;
+    b->block = NULL;
 }
 
 static ls_status wait_for(ls__ddp *d, int bucket)
@@ -128,7 +189,7 @@ static ls_status wait_for(ls__ddp *d, int bucket)
     ls_work *work = b->work;
     if (work != NULL) {
         b->work = NULL;
-        LS_TRY(ls_work_wait(work));
+        LS_TRY(ls_work_wait_stream(work, stream_of(&d->zero.unshard)));
         if (b->block != NULL && !b->whole && d->optim != NULL) { /* it may have stepped meanwhile */
             copy_own(d, bucket, false);
         }
@@ -151,20 +212,14 @@ static ls_status start(ls__ddp *d, int bucket)
     char *own = ls__ddp_values_bucket(&d->values, &place);
     const char *from = b->whole && b->block != NULL ? b->block : own;
     if (!b->whole && b->block == NULL) {
-        LS_TRY(ls__reducer_block_take(d->reducer, bucket, &b->block));
+        LS_TRY(take_block(d, bucket));
     }
     return ls__ddp_values_gather(&(ls__values_gathering){.bucket = &place,
                                                          .group = u->group,
                                                          .from = from,
-                                                         .to = b->block != NULL ? b->block : own},
+                                                         .to = b->block != NULL ? b->block : own,
+                                                         .stream = stream_of(u)},
                                  &b->work);
-}
-
-static void give_block(ls__ddp *d, int bucket)
-{
-    ls__unshard_bucket *b = &d->zero.unshard.buckets[bucket];
-    ls__reducer_block_give(d->reducer, bucket, b->block);
-    b->block = NULL;
 }
 
 /* The elements of other ranks go; this rank's may have been changed. */
@@ -187,10 +242,9 @@ static ls_status release(ls__ddp *d, int bucket)
     return LS_OK;
 }
 
-/* Kernels that read the elements have ended. */
 static ls_status release_all(ls__ddp *d)
 {
-    ls__tensor_wait(d->params[0].value);
+    wait_for_kernels(d);
     for (int b = 0; b < d->zero.unshard.count; b++) {
         LS_TRY(release(d, b));
     }
@@ -274,7 +328,7 @@ static ls_status release_passed(ls__ddp *d)
     if (!crossed || u->round == 0 || stay(u)) {
         return LS_OK;
     }
-    ls__tensor_wait(d->params[0].value);
+    wait_for_kernels(d);
     for (int b = 0; b < u->count; b++) {
         if (u->buckets[b].whole && u->buckets[b].last[u->way] < u->at && may_go(d, b)) {
             LS_TRY(release(d, b));
@@ -448,8 +502,13 @@ static ls_status gather_all(ls__ddp *d)
     for (int b = 0; b < u->count; b++) {
         const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, b);
         char *own = ls__ddp_values_bucket(&d->values, &place);
+        LS_TRY(u->on != NULL ? take_block(d, b) : LS_OK);
         LS_TRY(ls__ddp_values_gather(
-            &(ls__values_gathering){.bucket = &place, .group = u->group, .from = own, .to = own},
+            &(ls__values_gathering){.bucket = &place,
+                                    .group = u->group,
+                                    .from = own,
+                                    .to = u->buckets[b].block != NULL ? u->buckets[b].block : own,
+                                    .stream = stream_of(u)},
             &u->buckets[b].work));
     }
     for (int b = 0; b < u->count; b++) {
@@ -585,6 +644,57 @@ static ls_status make_tables(ls__ddp *d)
     return status;
 }
 
+/* Where the parameters of a bucket are to lie from now on; NULL: each in memory of its own. */
+static ls_status bind_params(ls__ddp *d, int bucket, char *block)
+{
+    const ls__bucket_place place = ls__reducer_bucket_place(d->reducer, bucket);
+    ls_status status = LS_OK;
+    for (int i = 0; i < d->param_count; i++) {
+        if (ls__reducer_bucket_of(d->reducer, i) == bucket) {
+            const ls_status bound = ls__param_bind_value(
+                d->params[i].value, block != NULL ? place_in(d, &place, block, i) : NULL);
+            status = status < 0 ? status : bound;
+        }
+    }
+    return status;
+}
+
+/* Of each bucket this rank's part goes to memory of the device's own, by way of a block. */
+static ls_status divide(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    LS_TRY(ls__ddp_values_divide(&d->values, d->env, d->reducer, u->group));
+    (void)ls__tensor_place(d->params[0].value, &u->on);
+    for (int b = 0; b < u->count; b++) {
+        LS_TRY(take_block(d, b));
+        LS_TRY(bind_params(d, b, u->buckets[b].block));
+        LS_TRY(release(d, b));
+    }
+    return LS_OK;
+}
+
+/* And back: elements that were not gathered are undefined then. */
+static void undivide(ls__ddp *d)
+{
+    ls__unshard *u = &d->zero.unshard;
+    for (int i = 0; u->buckets != NULL && i < u->count; i++) {
+        ls__unshard_bucket *b = &u->buckets[i];
+        (void)(b->work != NULL ? ls_work_wait(b->work) : LS_OK);
+        b->work = NULL;
+        if (!b->whole && (b->block != NULL || take_block(d, i) == LS_OK)) {
+            copy_own(d, i, false);
+            b->whole = true;
+            set_hollow(d, i, false);
+        }
+        if (b->whole) {
+            (void)bind_params(d, i, NULL);
+        }
+        if (b->block != NULL) {
+            give_block(d, i);
+        }
+    }
+}
+
 ls_status ls__unshard_begin(ls__ddp *d)
 {
     ls__unshard *u = &d->zero.unshard;
@@ -595,13 +705,17 @@ ls_status ls__unshard_begin(ls__ddp *d)
         ls__keeper *keeper = &u->params[i].keeper;
         ls__reducer_own(d->reducer, i, &keeper->from, &keeper->count);
     }
-    return release_all(d);
+    return d->on_host ? release_all(d) : divide(d);
 }
 
 void ls__unshard_close(ls__ddp *d)
 {
     const ls__unshard *u = &d->zero.unshard;
-    leave_blocks(d);
+    if (u->on != NULL) {
+        undivide(d);
+    } else {
+        leave_blocks(d);
+    }
     for (int i = 0; u->params != NULL && i < d->param_count; i++) {
         (void)ls__fill_keep((ls_tensor *)d->params[i].value, NULL);
     }

@@ -25,6 +25,7 @@ typedef struct ls__unshard_param {
 typedef struct ls__unshard_bucket {
     ls_work *work;               /* its gathering, not waited for yet */
     char *block;                 /* where it is gathered; NULL: in its own memory */
+    ls__storage *lent;           /* … of the device's pool; NULL: the reducer's */
     bool whole;                  /* all of its elements are on this rank */
     bool read;                   /* in the pass under way */
     bool seen;                   /* … or were in this step, whose ranks compare them */
@@ -40,6 +41,7 @@ typedef struct ls__unshard {
     int *order[LS__UNSHARD_WAYS]; /* [count] the bucket at each place */
     size_t bytes;                 /* of the tables of buckets */
     ls_group *group;              /* gathers; borrowed from the reducer */
+    ls__pool *on;                 /* the device in whose memory they are; NULL: the program's */
     int read[LS__UNSHARD_WAYS];   /* parameters that were read, while reads are noted … */
     int passes;                   /* … in so many passes */
     bool inside;                  /* a forward or a backward is under way: */

@@ -6,7 +6,17 @@
  * pages only as it is written, and the memory they leave returns to the system, so a model never
  * lies in memory twice; gradients do for that moment. A world of one moves nothing. A pointer from
  * ls_data of a parameter that was taken before the first synchronised backward is invalid after
- * it. */
+ * it.
+ *
+ * Note [Parts only]
+ * With zero 3 pages of other ranks' elements are given back. Memory of a device has no pages, so
+ * there a rank obtains memory for its parts alone, one after the other:
+ *
+ *     layout    [ bucket 0: ░░ ██ ░░ ][ bucket 1: ░░░░ ████ ░░░░ ]     rank 1 of 3
+ *     memory      ██ ████
+ *
+ * The address of a bucket, and of a parameter, is then that at which it would begin, were it whole:
+ * whoever adds the place of this rank's first element to it is at that element. */
 #include "ddp/values.h"
 
 #include <lockstep/memory.h>
@@ -23,8 +33,10 @@
 
 void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, int i)
 {
-    const ls__reduce_place place = ls__reducer_place(reducer, i);
-    return v->memory[place.region] + place.offset;
+    const int of = ls__reducer_bucket_of(reducer, i);
+    const ls__bucket_place bucket = ls__reducer_bucket_place(reducer, of);
+    return ls__ddp_values_bucket(v, &bucket) +
+           (ls__reducer_place(reducer, i).offset - bucket.offset);
 }
 
 bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
@@ -43,13 +55,16 @@ static ls_status move(const ls__ddp_values *v, const ls_reducer *reducer, ls_ten
     return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
 
-ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
-                              const ls_param *params, int count)
+/* Memory for one of so many equal parts of each bucket. */
+static ls_status open_regions(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
+                              int parts, int part)
 {
     const int regions = ls__reducer_regions(reducer);
-    size_t moved = 0;
     LS_ASSERT(v->memory == NULL && v->regions == 0); /* once for each wrapper */
-    *v = (ls__ddp_values){.env = env, .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
+    *v = (ls__ddp_values){.env = env,
+                          .parts = parts,
+                          .part = part,
+                          .table_bytes = ((size_t)regions + 1) * sizeof *v->memory};
     v->memory = env->allocate(env, v->table_bytes);
     if (v->memory == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d regions", regions);
@@ -57,9 +72,24 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
     for (; v->regions < regions; v->regions++) {
         void *memory = NULL;
         LS_TRY(ls__group_buffers(ls__reducer_region_group(reducer, v->regions),
-                                 ls__reducer_region_bytes(reducer, v->regions), &memory));
+                                 ls__reducer_region_bytes(reducer, v->regions) / (size_t)parts,
+                                 &memory));
         v->memory[v->regions] = memory;
     }
+    return LS_OK;
+}
+
+ls_status ls__ddp_values_divide(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
+                                const ls_group *group)
+{
+    return open_regions(v, env, reducer, ls_group_size(group), ls_group_rank(group));
+}
+
+ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
+                              const ls_param *params, int count)
+{
+    size_t moved = 0;
+    LS_TRY(open_regions(v, env, reducer, 1, 0));
     for (int i = 0; i < count; i++) {
         LS_TRY(move(v, reducer, params[i].value, i));
         moved += (size_t)ls_numel(params[i].value) * ls_dtype_size(ls_dtype_of(params[i].value));
@@ -73,7 +103,8 @@ ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_re
 
 char *ls__ddp_values_bucket(const ls__ddp_values *v, const ls__bucket_place *bucket)
 {
-    return v->memory[bucket->region] + bucket->offset;
+    const size_t parts = (size_t)v->parts, before = bucket->bytes / parts * (size_t)v->part;
+    return v->memory[bucket->region] + ((ptrdiff_t)(bucket->offset / parts) - (ptrdiff_t)before);
 }
 
 ls_status ls__ddp_values_gather(const ls__values_gathering *g, ls_work **work)
@@ -102,7 +133,7 @@ void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_
     if (v->memory == NULL) {
         return;
     }
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; v->parts == 1 && i < count; i++) {
         (void)ls__param_bind_value(params[i].value, NULL);
     }
     for (int i = 0; i < v->regions; i++) {

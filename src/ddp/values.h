@@ -15,6 +15,8 @@ typedef struct ls__ddp_values {
     const ls__env *env;
     char **memory; /* [regions] registered; NULL: nothing was moved */
     int regions;   /* of which memory was obtained */
+    int parts;     /* 1: the memory is that of whole buckets. Else of each one's equal parts … */
+    int part;      /* … it has this one */
     size_t table_bytes;
 } ls__ddp_values;
 
@@ -23,11 +25,15 @@ typedef struct ls__ddp_values {
  * ls__ddp_values_free undoes it. */
 ls_status ls__ddp_values_move(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
                               const ls_param *params, int count);
+/* Memory for this rank's part of each bucket; parameters stay where they are. */
+ls_status ls__ddp_values_divide(ls__ddp_values *v, const ls__env *env, const ls_reducer *reducer,
+                                const ls_group *group);
 /* Where parameter i lies in the layout; whether it does, and is no part of a larger tensor. */
 void *ls__ddp_values_place(const ls__ddp_values *v, const ls_reducer *reducer, int i);
 bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, const ls_tensor *param,
                         int i);
-/* The memory of a bucket. */
+/* The memory of a bucket. Where that has one part only, the address is one from which the part is
+ * at its place, and nothing else may be read or written there. */
 char *ls__ddp_values_bucket(const ls__ddp_values *v, const ls__bucket_place *bucket);
 /* A bucket of which each rank of the group has an equal part, this one at its place in `from`,
  * which may be `to`. */
@@ -42,7 +48,8 @@ ls_status ls__ddp_values_gather(const ls__values_gathering *g, ls_work **work); 
 /* The elements of other ranks in it are undefined from now on, and their pages go. */
 void ls__ddp_values_discard(const ls__ddp_values *v, const ls__bucket_place *bucket,
                             ls_group *group);
-/* Moves the parameters back to memory of their own, because the module outlives the wrapper. */
+/* Moves the parameters back to memory of their own, because the module outlives the wrapper. Where
+ * this has parts only, they were moved there before. */
 void ls__ddp_values_free(ls__ddp_values *v, const ls_reducer *reducer, const ls_param *params,
                          int count);
 /* Frees the table only, after the runtime has ended. */

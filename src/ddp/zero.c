@@ -40,8 +40,8 @@ static ls__ddp *ddp_of(ls__observer *observer)
 
 /* ---- what it is combined with ---------------------------------------------------------------- */
 
-/* Memory of a device that the host does not reach has no pages to give back, and its buckets no
- * second phase (reduce/device.c). */
+/* Buckets in memory of a device that the host does not reach have no second phase
+ * (reduce/device.c). */
 static ls_status check_device(const ls__ddp *d, const ls_ddp_options *options)
 {
     if (options->zero == 0 || d->param_count == 0 || !ls__ddp_is_apart(d->params[0].value)) {
@@ -54,12 +54,11 @@ static ls_status check_device(const ls__ddp *d, const ls_ddp_options *options)
             "not reach; have gradients averaged there (backend \"nccl\"), or leave zero "
             "out");
     }
-    if (options->zero > 2 || options->shard_group != NULL) {
-        return ls__fail(
-            LS_ERR_UNSUPPORTED,
-            "zero 3 or shard_group over backend \"%s\": the host would divide memory of "
-            "the device; take zero 1 or 2 without shard_group",
-            ls_group_backend(ls__reducer_group(d->reducer)));
+    if (options->shard_group != NULL) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "shard_group over backend \"%s\": the host would begin the second of a "
+                        "bucket's two operations, and waits for none there; leave shard_group out",
+                        ls_group_backend(ls__reducer_group(d->reducer)));
     }
     return LS_OK;
 }

@@ -36,7 +36,7 @@ static int tensors_of(const ls_optim *o, const ls__optim_param *param)
 
 /* For sorting parameters by where they lie. */
 typedef struct placed {
-    const void *address; /* of the parameter's elements */
+    const void *address; /* of the parameter's elements that are this rank's */
     ls__optim_param *param;
 } placed;
 
@@ -57,7 +57,10 @@ static ls_status place_state(ls_optim *o, uint8_t *at)
     }
     for (int i = 0; i < o->count; i++) {
         ls__pool *on = NULL;
-        order[i] = (placed){ls__tensor_place(o->params[i].value, &on), &o->params[i]};
+        ls__optim_param *param = &o->params[i];
+        const char *value = ls__tensor_place(param->value, &on);
+        const size_t element = param->half ? sizeof(ls__bfloat16) : sizeof(float);
+        order[i] = (placed){value != NULL ? value + (size_t)param->from * element : NULL, param};
     }
     qsort(order, (size_t)o->count, sizeof *order, by_address);
     for (int s = 0; s <= o->state_count; s++) {
