@@ -51,6 +51,7 @@
 #include "base/runtime.h"
 #include "comm/api/control.h"
 #include "ddp/wrapper.h"
+#include "device/captured.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
@@ -383,6 +384,7 @@ static ls_status on_read(ls__keeper *keeper)
         note(u, p);
         return LS_OK;
     }
+    ls__captured_refuse("parameters of ls_ddp_new are gathered when they are read (zero 3)");
     const int bucket = ls__reducer_bucket_of(d->reducer, p->index);
     if (!u->inside) {
         return u->buckets[bucket].whole ? LS_OK : refuse(d, p);

@@ -338,10 +338,10 @@ DIST_TEST(what_needs_buckets_on_the_host_is_refused, 2)
     CHECK_SAYS(ls_error_message(), "zero: parameters are gathered in memory that kernels of their "
                                    "device do not reach; have gradients averaged there (backend "
                                    "\"nccl\"), or leave zero out");
-    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .zero = 3));
+    refused(net, nccl, LS_OPTIONS(ls_ddp_options, .zero = 3, .shard_group = ls_world()));
     CHECK_SAYS(ls_error_message(),
-               "zero 3 or shard_group over backend \"%s\": the host would divide "
-               "memory of the device; take zero 1 or 2 without shard_group");
+               "shard_group over backend \"%s\": the host would begin the second of a bucket's two "
+               "operations, and waits for none there; leave shard_group out");
     refused(net, nccl, LS_OPTIONS(ls_ddp_options, .shards = 2));
     CHECK_CONTAINS(ls_error_message(), "shards: backend \"nccl\" adds in an order of its own");
     refused(net, nccl, LS_OPTIONS(ls_ddp_options, .wire_dtype = LS_BFLOAT16));

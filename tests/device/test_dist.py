@@ -42,6 +42,14 @@ def on_the_loop_device(program, *names, seed=0, **environment):
           LOOP_SEED=str(seed + (program in REACHING)), **environment)
 
 
+def on_cuda(program, name):
+    """Over the fake driver and NCCL, by which gradients go and parameters are gathered."""
+    if not (BUILD / "tests/fake_cuda/kernels.fatbin").exists():
+        raise Skip("this build has no emulated kernels")
+    start(program, name, TEST_DEVICE="cuda", LD_LIBRARY_PATH=str(BUILD / "tests/fake_cuda"),
+          LOCKSTEP_BACKEND_PATH=str(BUILD / "src/lockstep/backends"))
+
+
 def programs():
     listed = (BUILD / "tests/programs.txt").read_text().split()
     paths = [pathlib.Path(word).parts for word in listed if "tests/dist/" in word]
@@ -75,6 +83,15 @@ def placements_convert_and_rows_are_exchanged_on_the_loop_device():
 def optimizers_are_divided_and_parameters_averaged_on_the_loop_device():
     on_the_loop_device("zero/test_zero", "micro_batches_of_2")
     on_the_loop_device("train/test_local", "local_steps_of_2")
+
+
+@test
+def optimizers_gradients_and_parameters_are_divided_on_cuda_with_equal_bits():
+    quick = ("micro_batches_of_2", "passes_of_3", "in_backward_of_2", "at_another_stage")
+    for name in ("_of_2_ranks", "_of_3_ranks", "checkpoints") if LONG else quick:
+        on_cuda("zero/test_zero", name)
+    for name in ("reads_a_divided_parameter", "gathered_parameters", "is_whole"):
+        on_cuda("zero/test_zero_guards", name)
 
 
 def differences(program):

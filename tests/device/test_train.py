@@ -131,7 +131,7 @@ def replicas_on_cuda_go_on_from_a_checkpoint_with_the_optimizer_divided_or_whole
     saved, six = FOLDER / "cuda", ("--lr-schedule-steps", 6)
     cpu, _ = losses("cpu", 2, *six, "--steps", 6, "--accum", 2)
     first, _ = cuda_losses(2, *six, "--save", saved, "--accum", 2)
-    for zero in (0, 1):
+    for zero in (0, 1, 3):
         rest, shown = cuda_losses(2, *six, "--steps", 6, "--accum", 2, "--resume", saved, "--zero", zero)
         check_close(cpu, first + rest, 6)
         assert BY_NCCL in shown, shown

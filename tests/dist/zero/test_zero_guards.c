@@ -314,6 +314,7 @@ DIST_TEST(gathered_parameters_are_read_on_one_rank, 3)
     CHECK_INT(reading(t.net), LS_OK);
     CHECK_OK(ls_optim_step(t.optim));
     CHECK_INT(reading(t.net), LS_ERR_STATE);
+    ls_optim_zero_grad(t.optim);
     CHECK_OK(backward(t.ddp, 1.0f));
     divided_free(&t);
 }
