@@ -17,17 +17,11 @@
  * ls_ddp_release. Storages follow, so tensors and graphs need not know. Code that reads elements
  * asks for them first (Note [Elements on other ranks] in tensor/fill.h).
  *
- * Note [In the order of the stream]
- * In memory of a device that the host does not reach a rank has its parts alone (Note [Parts only]
- * in values.c), so buckets are always gathered in blocks, which the device's pool gives. Nothing
- * here waits for the device: a gathering begins after the kernels that were started before it, so
- * its block may be one that these still read, and the kernels after ls_work_wait_stream begin when
- * it has ended.
- *
  * The first pass is one of data parallelism. It records the order in which parameters are read, and
  * which reads are the last. The order of rank 0 becomes that of all ranks. A bucket is released at
- * the border of a module or of a gradient rule, once a bucket was read whose first read comes after
- * its last read.
+ * the border of a module or of a gradient rule, when a bucket is read whose first read comes after
+ * its last read, and before the next one is gathered: at most two are whole where each layer reads
+ * one.
  *
  * Note [Rounds]
  * Ranks must gather the same buckets in the same order, whatever their models read: some skip
@@ -39,7 +33,14 @@
  * further micro-batches send nothing, and a rank may read in another order than in the first step.
  * That backward begins and ends the gathers that a rank did not need, in all its rounds, before it
  * waits for gradients. Should a bucket be needed again after its release, a further round follows,
- * on all ranks alike. */
+ * on all ranks alike.
+ *
+ * Note [In the order of the stream]
+ * In memory of a device that the host does not reach a rank has its parts alone (Note [Parts only]
+ * in values.c), so buckets are always gathered in blocks, which the device's pool gives. Nothing
+ * here waits for the device: a gathering begins after the kernels that were started before it, so
+ * its block may be one that these still read, and the kernels after ls_work_wait_stream begin when
+ * it has ended. */
 #include "ddp/unshard.h"
 
 #include <stdlib.h>
@@ -320,7 +321,8 @@ static bool may_go(const ls__ddp *d, int bucket)
            (u->buckets[bucket].read && ls__reducer_bucket_is_ready(d->reducer, bucket));
 }
 
-/* Releases the buckets that were read before the last border and are not read after it. */
+/* Releases the buckets that were read before the last border and are not read after it, as far as
+ * the read under way tells. */
 static ls_status release_passed(ls__ddp *d)
 {
     ls__unshard *u = &d->zero.unshard;
@@ -343,6 +345,7 @@ static ls_status bring(ls__ddp *d, int bucket)
 {
     ls__unshard *u = &d->zero.unshard;
     ls__unshard_bucket *b = &u->buckets[bucket];
+    u->at = b->place[u->way] > u->at ? b->place[u->way] : u->at;
     LS_TRY(release_passed(d));
     if (!b->whole && b->work == NULL && (u->round == 0 || b->place[way_of(u)] < u->started)) {
         LS_TRY(next_round(d));
@@ -350,7 +353,6 @@ static ls_status bring(ls__ddp *d, int bucket)
     LS_TRY(start_to(d, b->place[way_of(u)] + 1 + AHEAD));
     LS_TRY(wait_for(d, bucket));
     b->read = true;
-    u->at = b->place[u->way] > u->at ? b->place[u->way] : u->at;
     return LS_OK;
 }
 

@@ -47,7 +47,7 @@ typedef struct ls__unshard {
     bool inside;                  /* a forward or a backward is under way: */
     int way;
     bool ends;       /* a backward that synchronises: elements go after their last read */
-    int at;          /* the furthest place that was read */
+    int at;          /* the furthest place that was read, or is now */
     uint32_t within; /* ls__self.crossings at the last read */
     int round;       /* gatherings of all buckets in this step; Note [Rounds] */
     int started;     /* places of the round that were begun */
