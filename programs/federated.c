@@ -170,6 +170,24 @@ void federated_context(trainer *t)
 
 typedef enum copying { TAKE, GIVE, ADD, MEAN } copying;
 
+/* Of a parameter, wherever it lies. `start` becomes the mean that is given. */
+static void copy_value(ls_tensor *value, copying how, double weight, float *start, double *sum)
+{
+    LS_NO_GRAD;
+    LS_SCOPE;
+    const int64_t n = ls_numel(value);
+    ls_tensor *here = ls_to(value, "cpu");
+    must(ls_tensor_status(here));
+    const float *now = ls_data(here);
+    for (int64_t k = 0; k < n; k++) {
+        start[k] = how == TAKE ? now[k] : how == MEAN ? (float)(sum[k] / weight) : start[k];
+        sum[k] = how == TAKE ? 0.0 : how == ADD ? sum[k] + weight * (double)now[k] : sum[k];
+    }
+    if (how == GIVE || how == MEAN) {
+        must(ls_copy_in(value, start, (size_t)n * sizeof *start));
+    }
+}
+
 /* Walks the parameters: takes or gives the round's start, adds to the sum with a weight, or gives
  * the mean by it. */
 static void copy_values(trainer *t, copying how, double weight)
@@ -182,15 +200,8 @@ static void copy_values(trainer *t, copying how, double weight)
     (void)ls_module_params(trainer_net(t), params, count);
     size_t at = 0;
     for (int i = 0; i < count; i++) {
-        const int64_t n = ls_numel(params[i].value);
-        float *value = ls_data(params[i].value), *start = t->fed.start + at;
-        double *sum = t->fed.sum + at;
-        for (int64_t k = 0; k < n; k++) {
-            start[k] = how == TAKE ? value[k] : start[k];
-            sum[k] = how == TAKE ? 0.0 : how == ADD ? sum[k] + weight * (double)value[k] : sum[k];
-            value[k] = how == GIVE ? start[k] : how == MEAN ? (float)(sum[k] / weight) : value[k];
-        }
-        at += (size_t)n;
+        copy_value(params[i].value, how, weight, t->fed.start + at, t->fed.sum + at);
+        at += (size_t)ls_numel(params[i].value);
     }
     free(params);
 }
