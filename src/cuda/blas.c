@@ -10,16 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "cuda/driver.h"
+#include "cuda/plans.h"
 
 /* Numbers of the library's own headers. */
 enum { COMPUTE_FLOAT32 = 68, FLOAT32 = 0, BFLOAT16 = 14, TRANSPOSED = 1 };
 enum { DESC_TRANS_A = 3, DESC_TRANS_B = 4, LAYOUT_BATCH = 5, LAYOUT_BATCH_STRIDE = 6 };
 enum { PREFERENCE_WORKSPACE = 1, PREFERENCE_ALIGNMENT_A = 5 /* to D: 8 */ };
 #define ALIGNMENT_MAX 256
-#define PLANS 1024
-#define PLANS_USED_MAX (PLANS / 4 * 3)
 
 typedef struct algorithm {
     uint64_t data[8];
@@ -75,8 +73,11 @@ typedef struct plan {
     algorithm algorithm;
 } plan;
 
-static plan plans[PLANS]; /* under the lock of the workspace, which the caller holds, … */
-static int plan_count;    /* … and so is their number */
+/* Under the lock of the workspace, which the caller holds. */
+static plan plans[LS__CUDA_PLANS];
+static int plan_count;
+static const ls__cuda_plans known = {plans, sizeof *plans, sizeof(key), offsetof(plan, of),
+                                     offsetof(plan, used)};
 
 bool ls__cuda_blas_open(char *error, size_t bytes)
 {
@@ -209,22 +210,11 @@ static void drop(plan *p)
     *p = (plan){0};
 }
 
-/* The plan of this shape, or the free place for one. */
-static plan *place_of(const key *wanted)
-{
-    const uint64_t hash = ls__hash_bytes(LS__HASH_START, wanted, sizeof *wanted);
-    size_t at = (hash ^ hash >> 32) % PLANS;
-    while (plans[at].used && memcmp(&plans[at].of, wanted, sizeof *wanted) != 0) {
-        at = (at + 1) % PLANS;
-    }
-    return &plans[at];
-}
-
 /* All go when there are many: a model has a few hundred shapes at most. */
 static void make_room(void)
 {
-    if (plan_count == PLANS_USED_MAX) {
-        for (int i = 0; i < PLANS; i++) {
+    if (plan_count == LS__CUDA_PLANS_USED_MAX) {
+        for (int i = 0; i < LS__CUDA_PLANS; i++) {
             drop(&plans[i]);
         }
         plan_count = 0;
@@ -234,12 +224,12 @@ static void make_room(void)
 static const plan *plan_of(const ls__cuda_product *p)
 {
     const key wanted = key_of(p);
-    plan *at = place_of(&wanted);
+    plan *at = ls__cuda_plan_place(&known, &wanted);
     if (at->used) {
         return at;
     }
     make_room();
-    at = place_of(&wanted);
+    at = ls__cuda_plan_place(&known, &wanted);
     at->of = wanted;
     at->used = describe(at, p) && choose(at);
     if (!at->used) {

@@ -23,18 +23,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "cuda/capture.h"
 #include "cuda/driver.h"
+#include "cuda/plans.h"
 
 #define VERSION_MIN 90000
 #define NOT_SUPPORTED 3                 /* thousands of a status */
 #define WORKSPACE_MAX ((size_t)1 << 30) /* an FFT of large images asks for tens of GiB */
-#define PLANS 1024
-#define PLANS_USED_MAX (PLANS / 4 * 3)
-#define CHOICES_MAX 8 /* as many algorithms as a pass has, at most */
-#define PIECE 256     /* of the workspace */
-#define ALIGNMENT 16  /* of operands: kernels read as many bytes at once */
+#define CHOICES_MAX 8                   /* as many algorithms as a pass has, at most */
+#define PIECE 256                       /* of the workspace */
+#define ALIGNMENT 16                    /* of operands: kernels read as many bytes at once */
 
 /* Numbers of the library's own headers. */
 typedef enum format { NHWC = 1 } format;
@@ -119,8 +117,10 @@ typedef struct plan {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything below */
 static enum { UNTRIED, READY, ABSENT } library;
 static void *handle, *on_stream;
-static plan plans[PLANS];
+static plan plans[LS__CUDA_PLANS];
 static int plan_count;
+static const ls__cuda_plans known = {plans, sizeof *plans, sizeof(key), offsetof(plan, of),
+                                     offsetof(plan, used)};
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
@@ -325,28 +325,17 @@ static void drop_descriptors(plan *p)
     p->computes = false;
 }
 
-/* The plan of this shape, or the free place for one. */
-static plan *place_of(const key *wanted)
-{
-    const uint64_t hash = ls__hash_bytes(LS__HASH_START, wanted, sizeof *wanted);
-    size_t at = (hash ^ hash >> 32) % PLANS;
-    while (plans[at].used && memcmp(&plans[at].of, wanted, sizeof *wanted) != 0) {
-        at = (at + 1) % PLANS;
-    }
-    return &plans[at];
-}
-
 /* All go when there are many: a model has a few hundred shapes at most. */
 static plan *make_plan(const key *wanted)
 {
-    if (plan_count == PLANS_USED_MAX) {
-        for (int i = 0; i < PLANS; i++) {
+    if (plan_count == LS__CUDA_PLANS_USED_MAX) {
+        for (int i = 0; i < LS__CUDA_PLANS; i++) {
             drop_descriptors(&plans[i]);
             plans[i].used = false;
         }
         plan_count = 0;
     }
-    plan *made = place_of(wanted);
+    plan *made = ls__cuda_plan_place(&known, wanted);
     *made = (plan){.of = *wanted, .used = true};
     plan_count++;
     made->computes = describe(made) && choose(made);
@@ -393,7 +382,7 @@ static plan *plan_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d
         return NULL;
     }
     const key wanted = {*c, pass, d->half};
-    plan *found = place_of(&wanted);
+    plan *found = ls__cuda_plan_place(&known, &wanted);
     if (!found->used && ls__cuda_capturing()) {
         return NULL;
     }
