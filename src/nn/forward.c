@@ -61,16 +61,6 @@ static void leave(const frame *f, const ls_module *module, ls_tensor *const *out
     ls__activity_leave(f->former);
 }
 
-/* Quotes the last error, which most likely is the constructor's, although it may be older. */
-static ls_status fail_null(void)
-{
-    const bool failed = ls__self.status < 0;
-    return ls__fail(LS_ERR_INVALID,
-                    "forward: the module is NULL; check what its constructor returned%s%s%s",
-                    failed ? " (the last error was: " : "", failed ? ls_error_message() : "",
-                    failed ? ")" : "");
-}
-
 /* A class with `forward` has exactly one input and one output; forward_many checks its own
  * numbers. */
 static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs, int input_count,
@@ -161,7 +151,7 @@ ls_status ls__module_within(ls_module *module, ls_status (*body)(void *arg, ls_t
  * some parts are left. */
 static ls_status check_module(const ls_module *module)
 {
-    ls_status status = module != NULL ? ls_module_status(module) : fail_null();
+    ls_status status = module != NULL ? ls_module_status(module) : ls__module_missing("forward");
     const ls_parts *parts = status == LS_OK ? module->entries->parts : NULL;
     if (parts != NULL && parts->cut) {
         status =

@@ -147,6 +147,16 @@ void ls__module_fail(ls_module *module, ls_status status)
     }
 }
 
+/* Quotes the last error, which most likely is the constructor's, although it may be older. */
+ls_status ls__module_missing(const char *call)
+{
+    const bool failed = ls__self.status < 0;
+    return ls__fail(LS_ERR_INVALID,
+                    "%s: the module is NULL; check what its constructor returned%s%s%s", call,
+                    failed ? " (the last error was: " : "", failed ? ls_error_message() : "",
+                    failed ? ")" : "");
+}
+
 /* Restores the message of the first failure, which the thread may have overwritten since. */
 ls_status ls_module_status(const ls_module *module)
 {

@@ -122,6 +122,9 @@ bool ls__module_path_below(const ls_module *root, const ls_module *module, char 
 /* The name under which its parent knows it; its class' name for a root. */
 const char *ls__module_name(const ls_module *module);
 
+/* The error of a call that is given no module. */
+ls_status ls__module_missing(const char *call);
+
 /* Notes the failure of the last call as the module's and its parents', unless they have one. */
 void ls__module_fail(ls_module *module, ls_status status);
 

@@ -231,7 +231,9 @@ static ls_status each_item(ls_module *module, ls__pool *pool, bool moves)
 /* Nothing has moved after a refusal. Parameters whose values are not drawn yet are drawn there. */
 ls_status ls_module_to(ls_module *module, const char *device)
 {
-    ls__pool *pool = ls_module_status(module) == LS_OK ? pool_of(device, "ls_module_to") : NULL;
+    const ls_status sound =
+        module != NULL ? ls_module_status(module) : ls__module_missing("ls_module_to");
+    ls__pool *pool = sound == LS_OK ? pool_of(device, "ls_module_to") : NULL;
     if (pool == NULL || each_item(module, pool, false) < 0 || each_item(module, pool, true) < 0) {
         return ls__fail_at_site(ls__self.status);
     }

@@ -95,6 +95,10 @@ TEST(only_free_modules_move)
     CHECK_STATUS(ls_module_to(net, "loop"), LS_ERR_STATE);
     CHECK_SAYS(ls_error_message(), "ls_module_to: %.200s has a gradient; move the module before "
                                    "ls_backward, or after ls_optim_zero_grad");
+    CHECK_STATUS(ls_module_to(NULL, "loop"), LS_ERR_INVALID);
+    CHECK_SAYS(ls_error_message(),
+               "%s: the module is NULL; check what its constructor returned%s%s%s");
+    CHECK_CONTAINS(ls_error_message(), "ls_module_to: the module is NULL");
     ls_module_free(net);
     net = ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), NULL);
     CHECK_STATUS(ls_module_to(net, "loop"), LS_ERR_STATE);
