@@ -114,8 +114,8 @@ LS_API ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs
 LS_API ls_status ls_captured_step_begin(const ls_step_context *context);
 
 /* Why the step is not captured; "" if it is, or if that is not known before the third run. Where
- * the shapes of inputs change in every third run or more often, it names the change. Valid until
- * the next run. */
+ * the shapes of inputs change in every third run or more often, it names the change; where runs
+ * begin under LS_NO_SYNC, it says so. Valid until the next run. */
 LS_API const char *ls_captured_why(const ls_captured *captured);
 /* The runs so far that were replays, the recorded one included. */
 LS_API int64_t ls_captured_replays(const ls_captured *captured);

@@ -85,6 +85,9 @@ static ls_status vote(ls__captured_ranks *ranks, ls__captured_vote *v)
 {
     ls__ddp *d = ddp_of(ranks);
     const bool plain = (ls__ddp_compares(d) || !d->sync) && v->act > LS__CAPTURED_WATCH;
+    v->held = plain && !d->sync ? "runs begin while ls_ddp_set_sync is false (LS_NO_SYNC); turn "
+                                  "synchronisation off within the step"
+                                : NULL;
     ls__reducer_vote of = {.act = (int32_t)(plain ? LS__CAPTURED_PLAIN : v->act),
                            .refuses = v->refuses,
                            .step = v->step,

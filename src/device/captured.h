@@ -60,6 +60,8 @@ typedef struct ls__captured_vote {
     int refuses;       /* 0: this rank can record it; after a vote: the first that cannot, from 1 */
     uint64_t step;     /* the number that it got when it was joined */
     uint64_t recorded; /* number of the recording; 0: none; after a vote UINT64_MAX: they differ */
+    /* After a vote: why this rank can only make this run plainly; NULL: nothing to say. */
+    const char *held;
 } ls__captured_vote;
 
 /* The ranks of a step, as ls_ddp_new has them (ddp/captured.c). All but `share` are collective or

@@ -31,9 +31,10 @@ struct ls_captured {
     ls_step_fn step;
     void *arg;
     ls__runtime_guest guest;
-    captured_key key;  /* of the recorded run, or of those before it */
-    char changed[256]; /* how the key of the last run that changed it differs; "": none did */
-    int alike;         /* runs with this key before the recorded one: made, watched */
+    captured_key key; /* of the recorded run, or of those before it */
+    char held[256];   /* why the last run that could have been captured was not, though others may
+                       be; "": there was none */
+    int alike;        /* runs with this key before the recorded one: made, watched */
     int64_t replays;
     uint64_t recordings;
     ls__captured noted;
@@ -129,7 +130,7 @@ const char *ls_captured_why(const ls_captured *captured)
 {
     return captured == NULL || captured->graph != NULL ? ""
            : captured->noted.why[0] != '\0'            ? captured->noted.why
-                                                       : captured->changed;
+                                                       : captured->held;
 }
 
 int64_t ls_captured_replays(const ls_captured *captured)
@@ -609,13 +610,13 @@ static void note_change(ls_captured *c, const captured_key *before, const captur
         i++;
     }
     if (i == now->inputs) {
-        (void)snprintf(c->changed, sizeof c->changed,
+        (void)snprintf(c->held, sizeof c->held,
                        "inputs, autocast, the seed, the sample offset or where parameters lie have "
                        "changed from run to run; three runs in a row that have them alike are "
                        "needed");
         return;
     }
-    (void)snprintf(c->changed, sizeof c->changed,
+    (void)snprintf(c->held, sizeof c->held,
                    "input %d was %s %.50s in one run and %s %.50s in the next; three runs in a row "
                    "that have them alike are needed",
                    i + 1, ls_dtype_name((ls_dtype)before->dtype[i]), shape_in(before, i).text,
@@ -686,6 +687,9 @@ static ls_status agree_on_act(ls_captured *c, ls__captured_act *act, bool prepar
     }
     LS_ASSERT(vote.act != LS__CAPTURED_RECORD || prepared);
     heed_vote(c, &vote);
+    if (vote.held != NULL) {
+        (void)snprintf(c->held, sizeof c->held, "%s", vote.held);
+    }
     return LS_OK;
 }
 

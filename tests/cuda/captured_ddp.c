@@ -583,6 +583,37 @@ DIST_TEST(ranks_in_different_steps_are_named, 2)
     unwrap(&p);
 }
 
+/* Only its last backward synchronises. */
+static ls_status add_loss_twice(void *arg, ls_tensor *const *in, ls_tensor **out)
+{
+    const pair_of *p = arg;
+    LS_TRY(ls_ddp_set_sync(p->net[0], false));
+    LS_TRY(ls_backward(ls_mean(ls_forward(p->net[0], in[0]))));
+    LS_TRY(ls_ddp_set_sync(p->net[0], true));
+    return add_losses(arg, in, out);
+}
+
+DIST_TEST(a_step_that_begins_without_synchronisation_is_held_and_says_so, 2)
+{
+    double value;
+    use_cuda();
+    LS_SCOPE;
+    ls_tensor *x = floats(4, 8, ls_rank());
+    pair_of p = wrap(ls_linear_new(8, 2, NULL), NULL, NULL);
+    ls_captured *c = ls_captured_new(add_loss_twice, &p);
+    for (int run = 0; run < PLAIN + 2; run++) {
+        CHECK_OK(ls_ddp_set_sync(p.net[0], false));
+        CHECK_OK(ls_captured_run(c, &x, 1, &value, 1));
+    }
+    CHECK_SAYS(ls_captured_why(c), "runs begin while ls_ddp_set_sync is false (LS_NO_SYNC); turn "
+                                   "synchronisation off within the step");
+    CHECK_INT(ls_captured_replays(c), 0);
+    CHECK_OK(ls_captured_run(c, &x, 1, &value, 1));
+    CHECK(strcmp(ls_captured_why(c), "") == 0 && ls_captured_replays(c) == 1);
+    ls_captured_free(c);
+    unwrap(&p);
+}
+
 /* ---- failures ------------------------------------------------------------------------------- */
 
 /* The kernel of one rank hangs in a replay. */
