@@ -295,63 +295,79 @@ static void check_given(const char *path, const decoder_shape *asked, const deco
 
 /* ---- a tied model whose file has another head ------------------------------------------------ */
 
-typedef struct stored_table {
-    const char *name;
+/* One after the other in the same memory: they may be the largest tensors of a model. */
+typedef struct stored_tables {
     int64_t rows, columns;
     float *data;
+    uint64_t hash[2]; /* of the head, and of the table */
     bool missing;
-} stored_table;
+} stored_tables;
 
-static ls_status visit_table(void *object, const char *prefix, const ls_state_visitor *visitor)
+static uint64_t hash_of(const float *data, int64_t count)
 {
-    const stored_table *t = object;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &data[i], sizeof bits);
+        hash = (hash ^ bits) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* The last walk of a load is the one that fills in. */
+static ls_status visit_tables(void *object, const char *prefix, const ls_state_visitor *visitor)
+{
+    static const char *const names[] = {"lm_head.weight", "model.embed_tokens.weight"};
+    stored_tables *t = object;
     const ls_state_tensor tensor = {.dtype = LS_FLOAT32,
                                     .ndim = 2,
                                     .global = {t->rows, t->columns},
                                     .local = {t->rows, t->columns},
                                     .data = t->data};
     (void)prefix;
-    return visitor->tensor(visitor->self, t->name, &tensor);
+    for (int i = 0; i < 2; i++) {
+        const ls_status status = visitor->tensor(visitor->self, names[i], &tensor);
+        if (status < 0) {
+            return status;
+        }
+        t->hash[i] = hash_of(t->data, t->rows * t->columns);
+    }
+    return LS_OK;
 }
 
 static bool note_missing(void *arg, const char *name, bool in_file)
 {
-    stored_table *t = arg;
+    stored_tables *t = arg;
     (void)name;
     t->missing = t->missing || !in_file;
     return true;
 }
 
-/* False: the files do not have it, or not so; who loads the weights says why. */
-static bool read_table(const char *weights, const decoder_shape *shape, const char *name,
-                       stored_table *out)
+/* Whether the files have both, and other numbers in each. If they do not have them so, who loads
+ * the weights says why. */
+static bool tables_differ(const char *weights, const decoder_shape *shape)
 {
-    *out = (stored_table){.name = name, .rows = shape->vocab, .columns = shape->dim};
-    out->data = calloc((size_t)out->rows, (size_t)out->columns * sizeof *out->data);
+    stored_tables t = {.rows = shape->vocab, .columns = shape->dim};
+    t.data = calloc((size_t)t.rows, (size_t)t.columns * sizeof *t.data);
     const ls_checkpoint_item item = {
-        .size = sizeof item, .prefix = "", .object = out, .state = visit_table};
-    return out->data != NULL &&
-           ls_safetensors_load(
-               weights, &item, 1,
-               LS_OPTIONS(ls_safetensors_options, .allow = note_missing, .arg = out)) == LS_OK &&
-           !out->missing;
+        .size = sizeof item, .prefix = "", .object = &t, .state = visit_tables};
+    const bool both = t.data != NULL &&
+                      ls_safetensors_load(weights, &item, 1,
+                                          LS_OPTIONS(ls_safetensors_options, .allow = note_missing,
+                                                     .arg = &t)) == LS_OK &&
+                      !t.missing;
+    free(t.data);
+    return both && t.hash[0] != t.hash[1];
 }
 
 /* transformers 5 takes both, too. */
 void decoder_untie(const char *weights, decoder_shape *shape)
 {
-    stored_table head, table = {0};
-    if (!shape->tied || !shape->exact) {
+    if (!shape->tied || !shape->exact || !tables_differ(weights, shape)) {
         return;
     }
-    if (read_table(weights, shape, "lm_head.weight", &head) &&
-        read_table(weights, shape, "model.embed_tokens.weight", &table)) {
-        const size_t bytes = (size_t)head.rows * (size_t)head.columns * sizeof *head.data;
-        shape->tied = memcmp(head.data, table.data, bytes) == 0;
-    }
-    free(head.data);
-    free(table.data);
-    if (!shape->tied && ls_rank() == 0) {
+    shape->tied = false;
+    if (ls_rank() == 0) {
         (void)fprintf(stderr,
                       "config.json beside \"%s\" says \"tie_word_embeddings\", but lm_head.weight "
                       "differs from model.embed_tokens.weight; the model is made with both\n",
