@@ -342,7 +342,8 @@ LS_DEFAULTS_FUNCTION(ddp_average)
  * LS_ERR_MISMATCH if the ranks give other options than weight and step, or if the call is wrong on
  * some of them only, which names one. Without a wrapper nothing happens; LS_ERR_INVALID for a
  * module that has a wrapper below it, or is below one. Collective. One operation for each type of
- * parameters and group. */
+ * parameters and group; of a module on a GPU one for each parameter, which passes through the host.
+ */
 LS_API ls_status ls_ddp_average(ls_module *ddp, const ls_ddp_average_options *options);
 
 /* Takes steps of a worker, with the parameters, buffers and optimizer state that it had, until it

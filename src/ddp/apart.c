@@ -143,6 +143,36 @@ ls_status ls__ddp_carry_out(const ls__ddp *d, int i)
     return on != NULL ? ls__device_status(on->device) : LS_OK;
 }
 
+static ls_status scale_on_device(ls_tensor *param, float factor)
+{
+    ls__pool *on = NULL;
+    size_t bytes = 0;
+    void *grad = gradient(param, &on, &bytes);
+    if (grad == NULL) {
+        return ls__self.status;
+    }
+    if (ls_dtype_of(param) == LS_BFLOAT16) {
+        on->k->axpby_bf16(grad, grad, ls_numel(param), factor, 0.0f, on->stream);
+    } else {
+        on->k->axpby(grad, grad, ls_numel(param), factor, 0.0f, on->stream);
+    }
+    return LS_OK;
+}
+
+ls_status ls__ddp_scale_local(const ls__ddp *d, double factor)
+{
+    if (d->on_host) {
+        ls__reducer_scale_local(d->reducer, factor);
+        return LS_OK;
+    }
+    for (int i = 0; i < d->param_count && factor != 1.0; i++) {
+        if (ls__reducer_is_local(d->reducer, i)) {
+            LS_TRY(scale_on_device(d->params[i].value, (float)factor));
+        }
+    }
+    return LS_OK;
+}
+
 /* Backward adds to what is there, and an average that stayed would be reduced once more. It is
  * read, since it may have been clipped. */
 ls_status ls__ddp_carry_averages(const ls__ddp *d)

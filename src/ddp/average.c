@@ -9,7 +9,8 @@
  * The mode is explicit, because replicas that drift apart by mistake train nothing: outside it an
  * optimizer refuses gradients that never met, and the replica check names a rank whose parameters
  * differ. Parameters lie in regions (values.c), so one operation averages all of a type and group
- * in place. */
+ * in place. Where kernels of their device do not reach these, each passes through the host, also
+ * if gradients do not: averages are seldom, and so they have the bits of the processor. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,8 +18,9 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/options.h"
+#include "comm/api/collective.h"
 #include "comm/api/control.h"
-#include "ddp/apart.h"
+#include "comm/backend/plugin_group.h"
 #include "ddp/wrapper.h"
 #include "dist/agree.h"
 #include "kernel/reduce/reduce.h"
@@ -57,7 +59,8 @@ static ls_status weigh(averaging *a, ls_group *group)
     return LS_OK;
 }
 
-/* Equal values keep their bits on 2, 4, 8 … ranks; on others the sum is rounded. */
+/* Elements on the host. Equal values keep their bits on 2, 4, 8 … ranks; on others the sum is
+ * rounded. */
 static ls_status average(averaging *a, ls_group *group, const char *tag, void *data, int64_t count,
                          ls_dtype dtype)
 {
@@ -65,8 +68,29 @@ static ls_status average(averaging *a, ls_group *group, const char *tag, void *d
     if (a->weight != 1.0) {
         ls__scale(data, data, count, dtype, a->weight);
     }
-    return ls_all_reduce(group, data, data, count, dtype, LS_SUM,
-                         LS_OPTIONS(ls_collective_options, .tag = tag, .divisor = a->sum), NULL);
+    return ls__collective_start(
+        group,
+        &(ls__collective){.operation = LS__OP_ALL_REDUCE,
+                          .input = data,
+                          .output = data,
+                          .count = count,
+                          .dtype = dtype,
+                          .op = LS_SUM,
+                          .control = !ls__group_on_host(group),
+                          .options =
+                              LS_OPTIONS(ls_collective_options, .tag = tag, .divisor = a->sum)},
+        NULL);
+}
+
+/* One that lies in no region. */
+static ls_status average_param(averaging *a, ls_group *group, const ls_param *param)
+{
+    ls__host_view view;
+    LS_TRY(ls__host_view_of(param->value, &view));
+    const ls_status status = average(a, group, param->name, view.data, ls_numel(param->value),
+                                     ls_dtype_of(param->value));
+    ls__host_view_close(&view, status == LS_OK);
+    return status;
 }
 
 /* The group over which parameter i is averaged. */
@@ -87,8 +111,7 @@ static ls_status average_params(averaging *a)
     for (int i = 0; i < d->param_count; i++) {
         ls_tensor *value = d->params[i].value;
         if (!ls__ddp_values_has(&d->values, d->reducer, value, i)) {
-            LS_TRY(average(a, group_of(d, i), d->params[i].name, ls_data(value), ls_numel(value),
-                           ls_dtype_of(value)));
+            LS_TRY(average_param(a, group_of(d, i), &d->params[i]));
         }
         ls__tensor_changed(value);
     }
@@ -266,7 +289,8 @@ static ls_status check_finite(const ls__ddp *d)
     return LS_OK;
 }
 
-/* Parameters move into regions first. One rank is its own average. */
+/* Parameters move into regions first, if kernels of their device reach these. One rank is its own
+ * average. */
 static ls_status average_over_ranks(ls__ddp *d, const call *c)
 {
     averaging a = {.d = d, .weight = c->options->weight};
@@ -350,12 +374,6 @@ ls_status ls_ddp_set_local(ls_module *module, bool local)
                                          "ls_ddp_set_local: with zero a rank steps its part of the "
                                          "parameters only, so it cannot train by itself; make the "
                                          "ddp without zero"));
-    }
-    if (local && d->param_count > 0 && ls__ddp_is_apart(d->params[0].value)) {
-        return ls__fail_at_site(ls__fail(LS_ERR_UNSUPPORTED,
-                                         "ls_ddp_set_local: parameters are averaged in memory that "
-                                         "kernels of their device do not reach; train on the "
-                                         "processor, or synchronise every step"));
     }
     if (!local && d->diverged) {
         return ls__fail_at_site(ls__fail(

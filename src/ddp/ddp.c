@@ -181,19 +181,22 @@ static void hash_params(ls__ddp *d)
 }
 
 /* An optimizer may step on the sums of a weighted local backward, which nothing else divides. */
-static void divide_local(ls__ddp *d)
+static ls_status divide_local(ls__ddp *d)
 {
-    if (d->local) {
-        d->divided = ls__reducer_weights(d->reducer);
-        ls__reducer_scale_local(d->reducer, d->divided > 0.0 ? 1.0 / d->divided : 1.0);
+    d->divided = d->local ? ls__reducer_weights(d->reducer) : 0.0;
+    if (!(d->divided > 0.0)) {
+        return LS_OK;
     }
+    LS_TRY(ls__ddp_scale_local(d, 1.0 / d->divided));
+    return ls__ddp_carry_back(d, NULL, d->param_count);
 }
 
 /* A further micro-batch is added to sums. */
-static void undo_divide_local(ls__ddp *d)
+static ls_status undo_divide_local(ls__ddp *d)
 {
-    ls__reducer_scale_local(d->reducer, d->divided > 0.0 ? d->divided : 1.0);
+    const double divided = d->divided;
     d->divided = 0.0;
+    return ls__ddp_scale_local(d, divided > 0.0 ? divided : 1.0);
 }
 
 /* Whether the backward under way sends its gradients to servers. */
@@ -226,7 +229,7 @@ ls_status ls__ddp_begin(ls__ddp *d, const ls_reducer_begin_options *options)
         hash_params(d);
         LS_TRY(ls__buffers_start(&d->buffers, ls__reducer_first_live(d->reducer)));
     }
-    undo_divide_local(d);
+    LS_TRY(undo_divide_local(d));
     ls_reducer_begin_options given = *options;
     given.stream = ls__ddp_stream(d);
     LS_TRY(ls__ddp_carry_averages(d));
@@ -305,8 +308,7 @@ ls_status ls__ddp_end(ls__ddp *d)
 {
     LS_TRY(ls__unshard_backward_end(d));
     if (!d->synchronising) {
-        divide_local(d);
-        LS_TRY(d->divided > 0.0 ? ls__ddp_carry_back(d, NULL, d->param_count) : LS_OK);
+        LS_TRY(divide_local(d));
         ls__layout_end(d);
         d->stats.backward_ns += d->env->now_ns(d->env) - d->backward_begun_ns;
         return pushes(d) ? d->remote->push(d) : LS_OK;

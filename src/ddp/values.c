@@ -44,7 +44,7 @@ bool ls__ddp_values_has(const ls__ddp_values *v, const ls_reducer *reducer, cons
 {
     ls__pool *on = NULL;
     const void *at = ls__tensor_place((ls_tensor *)(uintptr_t)param, &on);
-    return at == ls__ddp_values_place(v, reducer, i);
+    return v->memory != NULL && at == ls__ddp_values_place(v, reducer, i);
 }
 
 /* Moves a parameter to its place. One that is a view of a larger tensor cannot move and stays where

@@ -356,12 +356,17 @@ double ls__reducer_weights(const ls_reducer *r)
     return r->weighted ? r->weight : 0.0;
 }
 
+bool ls__reducer_is_local(const ls_reducer *r, int param)
+{
+    return r->params[param].local && r->params[param].present;
+}
+
 void ls__reducer_scale_local(ls_reducer *r, double factor)
 {
     LS_ASSERT(r->phase != LS__REDUCER_CONTROL && r->phase != LS__REDUCER_RUNNING);
     for (int i = 0; i < r->param_count && factor != 1.0; i++) {
         const ls__reduce_param *param = &r->params[i];
-        if (param->local && param->present) {
+        if (ls__reducer_is_local(r, i)) {
             void *grad = ls__reducer_grad(r, i);
             ls__scale(grad, grad, param->count, param->key.dtype, factor);
         }

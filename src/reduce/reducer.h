@@ -32,7 +32,9 @@ bool ls__reducer_agrees(const ls_reducer *r);
  * place. */
 bool ls__reducer_sets_aside(const ls_reducer *r, int param);
 
-/* Multiplies gradients that were accumulated and not reduced by `factor`. */
+/* Whether a gradient was accumulated and not reduced. ls__reducer_scale_local multiplies all such,
+ * in buckets on the host, by `factor`. */
+bool ls__reducer_is_local(const ls_reducer *r, int param);
 void ls__reducer_scale_local(ls_reducer *r, double factor);
 /* The sum of the weights by which they were multiplied; 0: they are plain. */
 double ls__reducer_weights(const ls_reducer *r);

@@ -295,6 +295,98 @@ DIST_TESTS(ranks_of_weight_0_on_, _gpus_get_the_average_of_the_others, 2, 3)
     check_close(gpus, cpu, 2e-5);
 }
 
+/* ---- local steps ---------------------------------------------------------------------------- */
+
+typedef struct local_training {
+    ls_module *(*make)(void);
+    loss_fn *loss;
+    bool weighted; /* two micro-batches of a step, and the ranks in an average */
+} local_training;
+
+static void average(ls_module *net, ls_optim *optim, double weight, bool outer)
+{
+    const ls_outer_options *diloco =
+        LS_OPTIONS(ls_outer_options, .lr = 0.7, .momentum = 0.9, .nesterov = true);
+    CHECK_OK(ls_ddp_average(net, LS_OPTIONS(ls_ddp_average_options, .weight = weight,
+                                            .optim = optim, .outer = outer ? diloco : NULL)));
+}
+
+/* A step with averaged gradients, a round of two local steps, and a step after the mode. values:
+ * the loss and the norm of each step. */
+static void train_locally(const char *backend, const local_training *t, double values[2 * STEPS])
+{
+    const int rank = ls_rank();
+    const double weight = t->weighted ? 1.0 + 2.0 * rank : 1.0;
+    takes_second = true;
+    ls_module *net =
+        ls_ddp_new(t->make(), ls_world(), LS_OPTIONS(ls_ddp_options, .backend = backend));
+    CHECK_OK(ls_module_status(net));
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02));
+    for (int step = 0; step < STEPS; step++) {
+        LS_SCOPE;
+        double *loss = &values[2 * step];
+        if (step == 1) {
+            CHECK_OK(ls_ddp_set_local(net, true));
+            average(net, NULL, 1.0, true);
+        }
+        ls_step_begin((ls_step_context){.step = (uint64_t)step, .sample_offset = rank * ROWS});
+        for (int m = 0; m < 1 + t->weighted; m++) {
+            CHECK_OK(ls_ddp_set_sync(net, !ls_ddp_local(net) && m == t->weighted));
+            ls_tensor *y = t->loss(net, step + 10 * rank + 20 * m);
+            CHECK_OK(t->weighted ? ls_backward_weighted(y, 1.0 + m + rank) : ls_backward(y));
+            CHECK_OK(ls_item(y, loss));
+        }
+        CHECK_OK(ls_clip_grad_norm(net, 0.5, NULL, loss + 1));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        if (step == 2) {
+            average(net, optim, weight, true);
+            check_replicas(net);
+            CHECK_OK(ls_ddp_set_local(net, false));
+        }
+    }
+    check_replicas(net);
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+/* The averages of `native` and `nccl` are the same; so are their gradients, but for the weights of
+ * micro-batches, which a GPU divides in float32. */
+static void check_local(const local_training *t, double close)
+{
+    double cpu[2 * STEPS], host[2 * STEPS], gpus[2 * STEPS];
+    CHECK_OK(ls_device_use("cpu"));
+    train_locally(NULL, t, cpu);
+    CHECK_OK(ls_device_use("cuda"));
+    train_locally("native", t, host);
+    train_locally("nccl", t, gpus);
+    check_close(host, cpu, close);
+    check_close(gpus, cpu, close);
+    CHECK(t->weighted || ls_world_size() != 2 || memcmp(gpus, host, sizeof host) == 0);
+}
+
+DIST_TESTS(local_steps_on_, _gpus_are_those_of_the_processor, 2, 3)
+{
+    use_cuda();
+    check_local(&(local_training){make_branches, branches_loss, .weighted = true}, 2e-5);
+    check_local(&(local_training){make_cnn, image_loss}, 2e-4);
+}
+
+DIST_TEST(a_parameter_on_a_gpu_that_is_not_finite_is_named_instead_of_averaged, 2)
+{
+    use_cuda();
+    ls_module *net = ls_ddp_new(ls_linear_new(IN, OUT, NULL), ls_world(), NULL);
+    ls_param p[2];
+    CHECK_OK(ls_ddp_set_local(net, true));
+    CHECK_INT(ls_module_params(net, p, 2), 2);
+    if (ls_rank() == 1) {
+        CHECK_OK(ls_fill_constant(p[1].value, (double)NAN));
+    }
+    CHECK(ls_ddp_average(net, NULL) < 0);
+    CHECK_CONTAINS(ls_error_message(), "ls_ddp_average: bias is not finite on rank 1 (element 0");
+    ls_module_free(net);
+}
+
 /* ---- the host ------------------------------------------------------------------------------- */
 
 /* The third and fourth step return while the GPU is held up before their first kernel. The first
@@ -351,10 +443,6 @@ DIST_TEST(what_needs_buckets_on_the_host_is_refused, 2)
     CHECK_OK(ls_comm_hook_parse("int8", &hook));
     CHECK_STATUS(ls_ddp_set_hook(net, &hook), LS_ERR_UNSUPPORTED);
     CHECK_CONTAINS(ls_error_message(), "backend \"nccl\" has memory of a device only");
-    CHECK_STATUS(ls_ddp_set_local(net, true), LS_ERR_UNSUPPORTED);
-    CHECK_SAYS(ls_error_message(),
-               "ls_ddp_set_local: parameters are averaged in memory that kernels of their device "
-               "do not reach; train on the processor, or synchronise every step");
     {
         LS_SCOPE;
         CHECK_OK(ls_backward(branches_loss(net, 0)));

@@ -3,7 +3,7 @@
 library may touch elements, a result that nobody has waited for is not there yet, and what a test reads (elements.h) has the bits
 of the processor.
 
-One program for each mechanism; with TEST_LONG=1 all of train, zero, placement and experts but LEFT_OUT, which are also run on the
+One program for each mechanism; with TEST_LONG=1 all of these FOLDERS but LEFT_OUT, which are also run on the
 processor, and must read the same bits there."""
 
 import os
@@ -15,13 +15,15 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import BUILD, Skip, command, none_of, run, test
 
 LONG = os.environ.get("TEST_LONG") is not None
-FOLDERS = ("train", "zero", "placement", "experts")
+FOLDERS = ("train", "averaging", "zero", "placement", "experts")
 
-# Parameters and gradients lie in memory of the program there, so kernels must reach it: an odd seed (loop.h).
-REACHING = {"zero/test_zero", "zero/test_zero_guards", "train/test_local"}
+# Parameters are gathered in memory of the program there, so kernels must reach it: an odd seed (loop.h).
+REACHING = {"zero/test_zero", "zero/test_zero_guards"}
 
 LEFT_OUT = {
     "placement/test_tensor_failures": "starts tensor_victim, which dies",
+    "averaging/test_outer_tcp": "is test_outer between hosts",
+    "averaging/test_shares": "divides samples of a data set by speeds",
     "train/test_examples": "starts the examples, as a reader does",
     "train/test_failures": "starts victims, which die",
     "train/test_gpt_text": "starts the command; test_train.py does so with --device",
@@ -82,7 +84,13 @@ def placements_convert_and_rows_are_exchanged_on_the_loop_device():
 @test
 def optimizers_are_divided_and_parameters_averaged_on_the_loop_device():
     on_the_loop_device("zero/test_zero", "micro_batches_of_2")
-    on_the_loop_device("train/test_local", "local_steps_of_2")
+    for seed in (0, 1):  # parameters through the host, and in memory of the program
+        on_the_loop_device("train/test_local", "local_steps_of_2", seed=seed)
+        on_the_loop_device("train/test_local", "its_own_group", seed=seed)
+    on_the_loop_device("train/test_local", "not_finite")
+    on_the_loop_device("averaging/test_outer", "on_3_ranks")
+    on_the_loop_device("averaging/test_replicas", "of_3_ranks")
+    on_the_loop_device("averaging/test_replay")
 
 
 @test

@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -56,6 +57,38 @@ def checkpoints_of_a_device_go_on_on_the_processor():
 
 def hash_of(shown):
     return re.search(r"\(hash (\w+)\)", shown).group(1)
+
+
+ROUNDS = ("--lr-schedule-steps", 6, "--steps", 6, "--local-steps", 2)
+
+
+@test
+def local_steps_on_the_loop_device_have_the_losses_and_the_weights_of_the_processor():
+    path = str(BUILD / "tests/device")
+    for ranks, more in ((2, ("--outer", "diloco")), (3, ("--local-after", 2)), (2, ("--clients", 5, "--per-round", 3))):
+        cpu, shown = losses("cpu", ranks, *ROUNDS, *more)
+        loop, also = losses("loop", ranks, *ROUNDS, *more, LOCKSTEP_BACKEND_PATH=path)
+        assert cpu == loop and len(cpu.split()) >= 2, (cpu, loop)
+        assert hash_of(shown) == hash_of(also), (shown, also)
+
+
+def check_resumed_in_a_round(device, **environment):
+    """A run that goes on from step 3 of 6, in the middle of a round, ends as the one that was not interrupted."""
+    saved = FOLDER / f"{device}-rounds"
+    flags = ("--outer", "diloco", "--save", saved, "--every", 3)
+    whole, shown = losses(device, 2, *ROUNDS, *flags, **environment)
+    shutil.rmtree(saved / "step-00000006")
+    rest, also = losses(device, 2, *ROUNDS, *flags, "--resume", saved, **environment)
+    assert "going on at step 3\n" in also and hash_of(shown) == hash_of(also), (shown, also)
+    assert whole.splitlines()[-3:] == rest.splitlines()[-3:], (whole, rest)
+    return shown
+
+
+@test
+def rounds_on_a_device_go_on_from_a_checkpoint():
+    cpu = check_resumed_in_a_round("cpu")
+    loop = check_resumed_in_a_round("loop", LOCKSTEP_BACKEND_PATH=str(BUILD / "tests/device"))
+    assert hash_of(cpu) == hash_of(loop), (cpu, loop)
 
 
 @test
@@ -135,6 +168,16 @@ def replicas_on_cuda_go_on_from_a_checkpoint_with_the_optimizer_divided_or_whole
         rest, shown = cuda_losses(2, *six, "--steps", 6, "--accum", 2, "--resume", saved, "--zero", zero)
         check_close(cpu, first + rest, 6)
         assert BY_NCCL in shown, shown
+
+
+@test
+def local_steps_on_cuda_have_the_losses_of_the_processor_and_go_on_from_a_checkpoint():
+    needs_kernels()
+    cpu, _ = losses("cpu", 3, *ROUNDS, "--outer", "slowmo")
+    cuda, shown = cuda_losses(3, *ROUNDS, "--outer", "slowmo")
+    check_close(cpu, cuda)
+    assert BY_NCCL in shown, shown
+    check_resumed_in_a_round("cuda", **FAKES)
 
 
 @test
@@ -273,12 +316,13 @@ def process_of(rank, pid):
 @test
 def a_rank_on_cuda_that_is_killed_is_named():
     needs_kernels()
-    running = job()
-    os.kill(process_of(1, running.pid), signal.SIGKILL)
-    begun = time.monotonic()
-    said, _ = running.communicate(timeout=60)
-    assert running.returncode != 0 and re.search(r"rank 1\b.*(SIGKILL|signal 9|killed)", said), said
-    assert time.monotonic() - begun < 15, said
+    for more in ((), ("--local-steps", 2)):
+        running = job(*more)
+        os.kill(process_of(1, running.pid), signal.SIGKILL)
+        begun = time.monotonic()
+        said, _ = running.communicate(timeout=60)
+        assert running.returncode != 0 and re.search(r"rank 1\b.*(SIGKILL|signal 9|killed)", said), said
+        assert time.monotonic() - begun < 15, said
 
 
 @test

@@ -8,6 +8,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "rows.h"
 #include "says.h"
 #include "test.h"
@@ -36,8 +37,8 @@ static void values_of(ls_module *net, float out[ALL])
 {
     ls_param p[2];
     CHECK_INT(ls_module_params(net, p, 2), 2);
-    memcpy(out, ls_data(p[0].value), OUT * IN * sizeof *out);
-    memcpy(out + OUT * IN, ls_data(p[1].value), OUT * sizeof *out);
+    memcpy(out, elements_of(p[0].value), OUT * IN * sizeof *out);
+    memcpy(out + OUT * IN, elements_of(p[1].value), OUT * sizeof *out);
 }
 
 static void local_step(ls_module *ddp, ls_optim *optim, int batch)

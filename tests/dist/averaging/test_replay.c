@@ -8,6 +8,7 @@
 
 #include "base/runtime.h"
 #include "ddp/wrapper.h"
+#include "elements.h"
 #include "says.h"
 #include "scratch.h"
 #include "test.h"
@@ -247,11 +248,11 @@ DIST_TEST(buffers_are_those_of_the_lowest_rank_with_a_weight, 3)
     float mine[2], given[2];
     ls_module *ddp = begin(ls_world(), &optim);
     local_step(ddp, optim, ls_rank(), 0);
-    memcpy(mine, ls_data(ls_module_buffer(ddp, "0.running_mean")), sizeof mine);
+    memcpy(mine, elements_of(ls_module_buffer(ddp, "0.running_mean")), sizeof mine);
     CHECK_OK(ls_broadcast(ls_world(), mine, 2, LS_FLOAT32, 1, NULL, NULL));
     CHECK_OK(ls_ddp_average(
         ddp, LS_OPTIONS(ls_ddp_average_options, .weight = weight_of(&how, ls_rank()))));
-    memcpy(given, ls_data(ls_module_buffer(ddp, "0.running_mean")), sizeof given);
+    memcpy(given, elements_of(ls_module_buffer(ddp, "0.running_mean")), sizeof given);
     CHECK(memcmp(given, mine, sizeof mine) == 0);
     ls_optim_free(optim);
     ls_module_free(ddp);

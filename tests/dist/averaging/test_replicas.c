@@ -6,6 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "elements.h"
 #include "rows.h"
 #include "says.h"
 #include "scratch.h"
@@ -78,8 +79,8 @@ static void values_of(const run *r, float out[ALL])
 {
     ls_param p[2];
     CHECK_INT(ls_module_params(r->net, p, 2), 2);
-    memcpy(out, ls_data(p[0].value), OUT * IN * sizeof *out);
-    memcpy(out + OUT * IN, ls_data(p[1].value), OUT * sizeof *out);
+    memcpy(out, elements_of(p[0].value), OUT * IN * sizeof *out);
+    memcpy(out + OUT * IN, elements_of(p[1].value), OUT * sizeof *out);
 }
 
 static ls_checkpoint_item item_of(ls_checkpoint_item item, ls_replicas replicas)
