@@ -183,7 +183,8 @@ def shell_scripts_parse():
 
 # Elements of tensors are touched by kernels alone (src/device/device.h, Note [Devices]): the places of the library
 # that still read or write them on the host are counted, and their number may only fall.
-ELEMENT_FOLDERS = ("tensor", "autograd", "nn", "optim", "ddp", "reduce", "parallel")
+ELEMENT_FOLDERS = {*(f"src/{name}" for name in ("tensor", "autograd", "nn", "optim", "data", "ddp", "reduce", "parallel")), "models",
+                   "programs"}
 
 # A pointer for the host, a copy, a conversion or a look at elements.
 HOST = re.compile(r"\b(?:ls_data\(|ls__convert(?:_load|_store|_fill)?\(|ls__nonfinite_find\(|\*ls__record_floats\("
@@ -203,7 +204,14 @@ NOTES = {
 
 # What is left; lower a number, or take a line away, with the place it counts.
 LEFT = {
+    "models/kv_cache.c": 1,  # of a copy on the processor
+    "programs/export.c": 1,  # of a copy on the processor
+    "programs/federated.c": 2,  # the same, and what a visitor shows
+    "programs/generate.c": 1,  # it computes on the processor
+    "programs/judge.c": 2,  # of copies on the processor
     "src/autograd/gradcheck.c": 4,  # a check of rules on the processor
+    "src/data/sample.c": 2,  # samples, which are no tensors
+    "src/data/tensor_dataset.c": 1,  # of a tensor of the processor
     "src/nn/init.c": 1,  # for its message
     "src/parallel/pipeline/values.c": 3,  # messages: tensors of the program (across.h)
     "src/reduce/nonfinite.c": 1,  # buckets are memory of the program
@@ -219,7 +227,7 @@ LEFT = {
 
 def host_places():
     for path, text in texts(".c"):
-        if path.parts[0] == "src" and path.parts[1] in ELEMENT_FOLDERS:
+        if "/".join(path.parts[:2]) in ELEMENT_FOLDERS or path.parts[0] in ELEMENT_FOLDERS:
             found = HOST.findall(without_comments(text))
             if found:
                 yield str(path), len(found)
