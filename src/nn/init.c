@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "device/captured.h"
 #include "tensor/fill.h"
 #include "tensor/shape.h"
 
@@ -23,6 +24,7 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
     if (out->tensors == NULL) {
         return ls__self.status;
     }
+    ls__captured_refuse("a tensor is filled (ls_fill_normal), with the same numbers in every step");
     LS_TRY(ls_tensor_status(t));
     if (ls_dtype_of(t) != LS_FLOAT32) {
         return ls__fail(LS_ERR_UNSUPPORTED, "%s: the tensor is %s; give one of float32", what,

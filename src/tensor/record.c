@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "device/captured.h"
 
 #define RECORDS_FIRST 1024
 #define GENERATION_MASK ((uintptr_t)LS__RECORD_BYTES - 1)
@@ -355,6 +356,7 @@ ls_tensor *ls_keep(ls_tensor *t)
     if (fixed_at(record) != NULL || record->scope == NULL) {
         return t;
     }
+    ls__captured_refuse("ls_keep of a tensor, which would be that of the recorded run for ever");
     if (!(record->flags & LS__RECORD_LEAF)) { /* its graph dies with the scope */
         ls__node_unref(record->node);
         record->node = NULL;
