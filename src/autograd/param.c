@@ -43,6 +43,9 @@ ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad)
     if (requires_grad == is_leaf) {
         return t;
     }
+    if (record->storage->initial != NULL && record->storage->initial->owner != NULL) {
+        ls__storages_moved(call.tensors); /* the gradient of a parameter comes or goes */
+    }
     if (!requires_grad) {
         forget_leaf(record);
         return t;

@@ -10,6 +10,7 @@
 
 #include "autograd/param.h"
 #include "base/assert.h"
+#include "base/hash.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -264,16 +265,17 @@ static ls_status visit_group(ls_optim *o, int group, const char *prefix,
     return ls__visit_optional(visitor, name, &g->weight_decay);
 }
 
-/* State that no step has made yet is shown as zeros with step 0, which means the same, so that a
- * loading visitor finds the memory it needs. */
-ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
+/* All of it but the learning rate and the steps, which a replay of a captured step reads. */
+static uint64_t settings_of(const ls_optim *o)
+{
+    const uint64_t hyper =
+        ls__hash_bytes(LS__HASH_START, o->hyper + 1, sizeof o->hyper - sizeof *o->hyper);
+    return ls__hash_bytes(hyper, o->groups, (size_t)o->group_count * sizeof *o->groups);
+}
+
+static ls_status visit_all(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
 {
     char name[STATE_NAME_MAX];
-    if (o == NULL) {
-        return ls__optim_missing("ls_optim_state");
-    }
-    LS_TRY(ls__visitor_check(visitor, __func__));
-    LS_TRY(ls__optim_allocate_state(o));
     for (int i = 0; i < o->cls->hyper_count; i++) {
         LS_TRY(ls__state_name(name, sizeof name, prefix, "", o->cls->hyper_name[i]));
         LS_TRY(ls__visit_float64(visitor, name, &o->hyper[i]));
@@ -285,4 +287,21 @@ ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor
         LS_TRY(visit_param(o, &o->params[i], prefix, visitor));
     }
     return LS_OK;
+}
+
+/* State that no step has made yet is shown as zeros with step 0, which means the same, so that a
+ * loading visitor finds the memory it needs. */
+ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
+{
+    if (o == NULL) {
+        return ls__optim_missing("ls_optim_state");
+    }
+    LS_TRY(ls__visitor_check(visitor, __func__));
+    LS_TRY(ls__optim_allocate_state(o));
+    const uint64_t before = settings_of(o);
+    const ls_status status = visit_all(o, prefix, visitor);
+    if (settings_of(o) != before) {
+        ls__storages_moved(o->on->tensors);
+    }
+    return status;
 }

@@ -115,6 +115,9 @@ ls_status ls__fill_note(ls__tensors *tensors, const ls__record *record, const ls
     if (initial == NULL) {
         return ls__self.status;
     }
+    if (owned) { /* no replay draws it */
+        ls__storages_moved(tensors);
+    }
     initial->fill = given;
     initial->drawn = false;
     initial->noted = true;

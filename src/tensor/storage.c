@@ -320,6 +320,13 @@ static void forget_rounded(ls__storage *storage)
     storage->rounded = NULL;
 }
 
+void ls__storages_moved(ls__tensors *tensors)
+{
+    pthread_mutex_lock(&tensors->lock);
+    tensors->moves++;
+    pthread_mutex_unlock(&tensors->lock);
+}
+
 void ls__storage_swap(ls__storage *a, ls__storage *b)
 {
     const uint32_t version = ls__storage_version(a);

@@ -67,6 +67,8 @@ void ls__storages_release_cached(ls__tensors *tensors);
 ls_status ls__storage_move(ls__storage *storage, void *memory);
 /* Moves the elements to another device, into a block of the storage's own. */
 ls_status ls__storage_to(ls__storage *storage, ls__pool *on);
+/* What a captured step has of parameters holds no more: it is captured anew. */
+void ls__storages_moved(ls__tensors *tensors);
 /* Exchanges memory, size and version of two storages of one device. */
 void ls__storage_swap(ls__storage *a, ls__storage *b);
 /* Blocks of a captured step: what its thread takes from the pool while it is recorded comes from
@@ -258,7 +260,7 @@ struct ls__tensors {
     ls__list kept;
     ls__storage *free_headers;
     struct ls__header_slab *header_slabs;
-    uint64_t moves; /* of elements to other memory: a captured step has the former address */
+    uint64_t moves; /* of elements to other memory, and other changes that end a captured step */
     ls_memory_stats memory; /* the parts in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */
