@@ -40,27 +40,32 @@
  *
  * A replay repeats the device's work with the arguments of the recorded run. Everything else must
  * be the same in each run: numbers of the host are those of the recorded run (the largest norm of
- * clipping, a dropout's probability, training mode, frozen parameters), other work of the function
- * is not done, and memory that it uses must stay: modules, optimizers and tensors outlive the
- * captured step. Parameters that are moved (ls_module_to) end the capture, and two runs later
- * the step is captured anew.
+ * clipping, a factor of ls_scale, a dropout's probability, training mode), other work of the
+ * function is not done, and memory that it uses must stay: modules, optimizers and tensors outlive
+ * the captured step. Parameters that are moved (ls_module_to), drawn anew (ls_fill_normal), frozen
+ * or thawed, and settings that an optimizer loads, end the capture, and two runs later the step is
+ * captured anew.
  *
  * Gradients that the step leaves, for an optimizer outside of it, are those of the run, and it may
  * add to gradients that it finds. A run that finds a gradient where the recorded one found none, or
  * the reverse, is made as without a capture.
  *
- * Runs with other shapes, types, autocast, seed or sample offset than the recorded one are made as
- * without a capture, and so is every run of a step that cannot be captured, because in it
+ * Runs with other shapes, types, autocast, seed or sample offset than the recorded one, and with
+ * inputs on another device or that require gradients, are made as without a capture. For runs of a
+ * second shape, or of fewer micro-batches, make a second ls_captured of the same function: each
+ * replays what it has recorded. Without a capture is also every run of a step that cannot be
+ * captured, because in it
  *   - the program reads or waits for the device (ls_item, ls_copy_out), makes tensors of numbers of
  *     its own (ls_from_data, ls_full: give them as inputs), or computes on the processor;
- *   - ranks exchange something that is not captured, numbers are drawn by ls_rand, or
- *     ls_step_begin is called;
+ *   - ranks exchange something that is not captured, numbers are drawn by ls_rand or
+ *     ls_fill_normal, a tensor is kept (ls_keep), or ls_step_begin is called;
  *   - or the device captures nothing: the processor does not.
  * ls_captured_why names the reason. Two checks are captured: the device checks indices of
  * ls_embedding and targets of losses, and *norm of ls_clip_grad_norm is written when the run
  * returns (so its address must be the same in each run). Where a check fails, or the norm is
- * not finite, the run returns that error and no parameter has changed; running statistics of
- * batch norm have moved, as in a run without a capture whose loss is refused.
+ * not finite, the run returns that error, and no optimizer behind the check has stepped: if it is
+ * the only one, no parameter has changed. Running statistics of batch norm have moved, as in a run
+ * without a capture whose loss is refused.
  *
  * Averages of ls_ddp_new over backend "nccl" are captured with the step. Then all ranks of its
  * group call ls_captured_run for every step, and agree before each run: they replay the same
@@ -108,8 +113,9 @@ LS_API ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs
                                  double *values, int value_count);
 
 /* ls_step_begin (random.h) for a micro-batch within the step, or as outside of steps. Each replay
- * reads the context at this address when it begins: it outlives the captured step, and the program
- * writes it before each run. A run with another sample offset there than the recorded one is made
+ * reads the context at this address when it begins: it outlives the captured step, each
+ * micro-batch has its own, and the program writes it before each run, not in the function, which a
+ * replay does not call. A run with another sample offset there than the recorded one is made
  * without the capture. LS_ERR_INVALID for NULL. */
 LS_API ls_status ls_captured_step_begin(const ls_step_context *context);
 

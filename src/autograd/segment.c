@@ -19,7 +19,7 @@ static void segment_fini(ls__storage *storage)
         ls__node_unref(p->output[i].y.node);
         ls__storage_unref(p->output[i].links);
     }
-    ls__storage_unref(p->log.ids);
+    ls__storage_unref(p->log.drawn);
 }
 
 /* One block of memory holds the struct and its two arrays. Draws and autocast are noted now, as the

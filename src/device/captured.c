@@ -61,30 +61,21 @@ const void *ls__captured_number_add(const ls__captured_number *number, const voi
         return NULL;
     }
     const size_t at = (size_t)c->number_count * LS__CAPTURED_SLOT;
-    c->numbers[c->number_count++] = *number;
+    c->numbers[c->number_count] = *number;
+    c->numbers[c->number_count++].checks = c->result_count;
     if (bytes > 0) {
         memcpy(c->values + at, value, bytes);
     }
     return c->memory + at;
 }
 
-const void *ls__captured_number_find(ls_status (*renew)(const ls__captured_number *, void *),
-                                     const void *value, size_t bytes)
-{
-    const ls__captured *c = ls__self.captured;
-    for (int i = 0; c != NULL && c->records && i < c->number_count; i++) {
-        const size_t at = (size_t)i * LS__CAPTURED_SLOT;
-        if (c->numbers[i].renew == renew && memcmp(c->values + at, value, bytes) == 0) {
-            return c->memory + at;
-        }
-    }
-    return NULL;
-}
-
 /* Without room it is the slot behind the last one: the run goes to its end, and is thrown away. */
 void *ls__captured_result_add(const ls__captured_result *result)
 {
     ls__captured *c = ls__self.captured;
+    if (c != NULL) {
+        c->gated = false;
+    }
     if (c == NULL || !c->records) {
         if (c != NULL) {
             c->result_count++;
@@ -106,6 +97,8 @@ static _Thread_local ls__captured *running; /* whose step this thread is in, of 
 ls__captured *ls__captured_begin(ls__captured *captured)
 {
     ls__captured *outer = running;
+    captured->contexts = 0;
+    captured->context = NULL;
     running = captured;
     return outer;
 }
@@ -113,6 +106,28 @@ ls__captured *ls__captured_begin(ls__captured *captured)
 void ls__captured_end(ls__captured *outer)
 {
     running = outer;
+}
+
+void ls__captured_context(const ls_step_context *context)
+{
+    ls__captured *c = running;
+    if (c == NULL) {
+        return;
+    }
+    if (c->context == context && memcmp(&c->begun, context, sizeof *context) != 0) {
+        ls__captured_refuse("ls_captured_step_begin: the step writes one context for several "
+                            "micro-batches; give each one its own, written before the run");
+    }
+    c->context = context;
+    c->begun = *context;
+    c->contexts++;
+}
+
+void ls__captured_drew(void)
+{
+    if (running != NULL && running->contexts == 0) {
+        running->draws_before = true;
+    }
 }
 
 void ls__captured_join(ls__captured_ranks *ranks)
@@ -173,7 +188,9 @@ void *ls__captured_gate(const ls__captured_result *result, ls__step_gate args)
         add_verdict(c);
     }
     const int checks = c != NULL ? c->result_count : 0;
-    char *slot = ls__captured_result_add(result);
+    ls__captured_result gate = *result;
+    gate.is_gate = true;
+    char *slot = ls__captured_result_add(&gate);
     if (c != NULL) {
         c->gated = true;
     }
@@ -197,7 +214,6 @@ void ls__captured_enter(ls__captured *captured, bool records)
     captured->records = records;
     captured->number_count = captured->result_count = 0;
     captured->noticed = 0;
-    captured->contexts = 0;
     captured->gated = false;
     ls__self.captured = captured;
 }
@@ -233,18 +249,19 @@ bool ls__captured_fits(const ls__captured *c)
     return true;
 }
 
-static void undo_before(const ls__captured *c, int end)
+/* Of the first `end` numbers those behind this check, the last one first. */
+static void undo_numbers(const ls__captured *c, int end, int check)
 {
-    for (int i = end - 1; i >= 0; i--) {
+    for (int i = end - 1; i >= 0 && c->numbers[i].checks > check; i--) {
         if (c->numbers[i].undo != NULL) {
             c->numbers[i].undo(&c->numbers[i]);
         }
     }
 }
 
-void ls__captured_undo(const ls__captured *c)
+void ls__captured_undo(const ls__captured *c, int check)
 {
-    undo_before(c, c->number_count);
+    undo_numbers(c, c->number_count, check);
 }
 
 ls_status ls__captured_renew(ls__captured *c)
@@ -253,19 +270,30 @@ ls_status ls__captured_renew(ls__captured *c)
         const ls_status status =
             c->numbers[i].renew(&c->numbers[i], c->values + (size_t)i * LS__CAPTURED_SLOT);
         if (status < 0) {
-            undo_before(c, i);
+            undo_numbers(c, i, -1);
             return status;
         }
     }
     return LS_OK;
 }
 
-ls_status ls__captured_take(const ls__captured *c, const char *slots)
+/* Other ranks hear of a check by its verdict, and count as far as that. Of a gate all hear. */
+static int verdict_of(const ls__captured *c, int check)
+{
+    int i = check;
+    while (i < c->result_count && c->results[i].take != take_verdict) {
+        i++;
+    }
+    return i < c->result_count && !c->results[check].is_gate ? i : check;
+}
+
+ls_status ls__captured_take(const ls__captured *c, const char *slots, int *check)
 {
     for (int i = 0; i < c->result_count; i++) {
         const ls__captured_result *r = &c->results[i];
-        if (r->take != NULL) {
-            LS_TRY(r->take(r, slots + (size_t)i * LS__CAPTURED_SLOT));
+        if (r->take != NULL && r->take(r, slots + (size_t)i * LS__CAPTURED_SLOT) < 0) {
+            *check = verdict_of(c, i);
+            return ls__self.status;
         }
     }
     return LS_OK;

@@ -21,6 +21,8 @@
 #ifndef LS_DEVICE_CAPTURED_H
 #define LS_DEVICE_CAPTURED_H
 
+#include <lockstep/random.h>
+
 #include "base/runtime.h"
 #include "device/device.h"
 
@@ -35,6 +37,7 @@ struct ls__captured_number {
     int64_t which;
     /* Whether the next run may be a replay; NULL: it may. */
     bool (*fits)(const ls__captured_number *number);
+    int checks; /* results that were asked for before it */
 };
 
 typedef struct ls__captured_result ls__captured_result;
@@ -45,6 +48,7 @@ struct ls__captured_result {
     void (*drop)(void *of); /* when the step is forgotten; NULL: nothing to do */
     void *of;
     int64_t which;
+    bool is_gate;
 };
 
 /* What a run of a step is. */
@@ -93,11 +97,14 @@ typedef struct ls__captured {
     uint64_t step;             /* its number among those of `ranks` */
     uint64_t noticed;          /* exchanges of this run that `ranks` has made */
     uint64_t contexts;         /* of steps, which this run has begun so that replays begin them */
-    uint32_t run;              /* the number of the run under way in this process */
-    const void *adds_up;       /* the wrapper whose gradients it has added up and not averaged */
-    bool records;              /* else it watches */
-    void *blocks;              /* where memory comes from while it records (tensor/storage.c) */
-    char why[256];             /* it cannot be captured; "": nothing speaks against it */
+    const ls_step_context *context; /* the last of them; NULL: none */
+    ls_step_context begun;          /* what it was */
+    bool draws_before;              /* a run has drawn numbers before its first context */
+    uint32_t run;                   /* the number of the run under way in this process */
+    const void *adds_up; /* the wrapper whose gradients it has added up and not averaged */
+    bool records;        /* else it watches */
+    void *blocks;        /* where memory comes from while it records (tensor/storage.c) */
+    char why[256];       /* it cannot be captured; "": nothing speaks against it */
     ls__captured_number *numbers;
     ls__captured_result *results;
     int number_count, result_count; /* so far in this run */
@@ -119,9 +126,6 @@ static inline bool ls__captured_records(void)
  * slot; NULL: the argument holds. */
 const void *ls__captured_number_add(const ls__captured_number *number, const void *value,
                                     size_t bytes);
-/* The slot that has this value in this run, of those with this `renew`; NULL: there is none. */
-const void *ls__captured_number_find(ls_status (*renew)(const ls__captured_number *, void *),
-                                     const void *value, size_t bytes);
 /* Room for a result of the step that is under way; takes result->of, if it records. Returns its
  * slot, which is the device's; NULL: it does not record. */
 void *ls__captured_result_add(const ls__captured_result *result);
@@ -141,6 +145,9 @@ void ls__captured_resume(ls__captured *paused);
 /* Around the program's function, in runs of whatever kind, one within the other. */
 ls__captured *ls__captured_begin(ls__captured *captured);
 void ls__captured_end(ls__captured *outer);
+/* The run under way, of whatever kind, begins this context, or draws random numbers. */
+void ls__captured_context(const ls_step_context *context);
+void ls__captured_drew(void);
 /* Begins a run of the step on this thread that is watched or recorded; ends it. */
 void ls__captured_enter(ls__captured *captured, bool records);
 void ls__captured_leave(void);
@@ -150,9 +157,11 @@ ls_status ls__captured_make_room(ls__captured *captured);
 bool ls__captured_fits(const ls__captured *captured);
 /* The numbers of the next replay, in captured->values. What was counted is undone on failure. */
 ls_status ls__captured_renew(ls__captured *captured);
-void ls__captured_undo(const ls__captured *captured);
-/* The first result, of slots on the host, that somebody must hear of. */
-ls_status ls__captured_take(const ls__captured *captured, const char *slots);
+/* What was counted behind this check; -1: all of it. */
+void ls__captured_undo(const ls__captured *captured, int check);
+/* The first result, of slots on the host, that somebody must hear of. *check: the one that has held
+ * back what follows, which is the same on all ranks. */
+ls_status ls__captured_take(const ls__captured *captured, const char *slots, int *check);
 void ls__captured_forget(ls__captured *captured);
 
 #endif

@@ -365,11 +365,12 @@ static ls_status clip_captured(const clipping *c, ls_module *module, double max_
         drop_norm(late);
         return ls__self.status;
     }
-    const float *slot = ls__captured_gate(&(ls__captured_result){take_norm, drop_norm, late, 0},
-                                          (ls__step_gate){.squares = late->squares->data,
-                                                          .count = c->count,
-                                                          .max_norm = max_norm,
-                                                          .eps = LS__CLIP_EPS});
+    const float *slot =
+        ls__captured_gate(&(ls__captured_result){.take = take_norm, .drop = drop_norm, .of = late},
+                          (ls__step_gate){.squares = late->squares->data,
+                                          .count = c->count,
+                                          .max_norm = max_norm,
+                                          .eps = LS__CLIP_EPS});
     const ls__factor factor = {slot + LS__STEP_GATE_FACTOR, 1.0, 1.0};
     for (int i = 0; i < c->count; i++) {
         const gradient g = gradient_of(&c->items[i]);

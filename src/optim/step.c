@@ -309,15 +309,21 @@ static ls_status renew_part(const ls__captured_number *n, void *slot)
     return LS_OK;
 }
 
-/* A run that failed before its step has counted none. */
+/* A run that failed before its step has counted none: of its parts the last one comes first. */
 static void undo_part(const ls__captured_number *n)
 {
     const ls_optim *o = n->of;
     ls__optim_param *param = &o->params[n->which];
     if (param->round == o->round) {
         param->steps--;
-        param->round = 0;
+        param->round--;
     }
+}
+
+static void undo_step(const ls__captured_number *n)
+{
+    ls_optim *o = n->of;
+    o->round--;
 }
 
 static ls_status renew_end(const ls__captured_number *n, void *slot)
@@ -330,7 +336,8 @@ static ls_status renew_end(const ls__captured_number *n, void *slot)
 /* The step under way may be a captured one: then each replay begins here, … */
 static void capture_begin(ls_optim *o)
 {
-    (void)ls__captured_number_add(&(ls__captured_number){.renew = renew_step, .of = o}, NULL, 0);
+    (void)ls__captured_number_add(
+        &(ls__captured_number){.renew = renew_step, .undo = undo_step, .of = o}, NULL, 0);
     if (ls__self.captured != NULL && !ls__self.captured->gated) {
         (void)ls__captured_gate(&(ls__captured_result){0}, (ls__step_gate){.max_norm = INFINITY});
     }
@@ -469,8 +476,8 @@ static ls_status step(ls_optim *o)
         return LS_OK; /* on servers, perhaps at this moment on another thread */
     }
     LS_TRY(ls__optim_agree(o));
-    capture_begin(o);
     LS_TRY(ls__optim_begin(o));
+    capture_begin(o);
     LS_TRY(ls__optim_step_ranges(o, o->whole, o->count));
     capture_end(o);
     return share(o);

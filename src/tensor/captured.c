@@ -22,6 +22,7 @@
 typedef struct captured_key {
     int64_t dim[LS_CAPTURED_MAX][LS_DIMS_MAX];
     int64_t ndim[LS_CAPTURED_MAX], dtype[LS_CAPTURED_MAX], place[LS_CAPTURED_MAX];
+    int64_t refused[LS_CAPTURED_MAX]; /* on another device, or with a graph behind it */
     int64_t inputs, outputs, autocast, no_grad, sample_offset;
     uint64_t seed, moves;
     const ls__pool *on;
@@ -51,6 +52,7 @@ typedef struct captured_run {
     const ls__record *in[LS_CAPTURED_MAX];
     double *values;
     captured_key key;
+    int64_t sample_offset; /* with which it begins */
 } captured_run;
 
 /* ---- making ------------------------------------------------------------------------------- */
@@ -164,8 +166,8 @@ ls_status ls_captured_step_begin(const ls_step_context *context)
                                         "address, which each run of the step reads");
     }
     ls_step_begin(*context);
+    ls__captured_context(context);
     if (ls__self.captured != NULL) {
-        ls__self.captured->contexts++;
         (void)ls__captured_number_add(&(ls__captured_number){.renew = renew_context,
                                                              .of = (void *)(uintptr_t)context,
                                                              .which = context->sample_offset,
@@ -181,7 +183,7 @@ ls_status ls_captured_step_begin(const ls_step_context *context)
 static const ls__record *output_of(ls__tensors *tensors, ls_tensor *output, int i)
 {
     char what[48];
-    (void)snprintf(what, sizeof what, "captured_run: output %d of the step", i);
+    (void)snprintf(what, sizeof what, "captured_run: output %d of the step", i + 1);
     const ls__record *record = ls__record_of(tensors, output, what, 0);
     if (record == NULL) {
         return NULL;
@@ -289,8 +291,8 @@ static ls_status status_of_ranks(const ls_captured *c)
     return c->noted.ranks != NULL ? c->noted.ranks->status(c->noted.ranks) : LS_OK;
 }
 
-/* What the device has found and computed. */
-static ls_status hear(ls_captured *c, const captured_run *run)
+/* What the device has found and computed. *check: the one that has failed. */
+static ls_status hear(ls_captured *c, const captured_run *run, int *check)
 {
     ls__captured *n = &c->noted;
     const ls__device *device = c->on->device;
@@ -307,7 +309,7 @@ static ls_status hear(ls_captured *c, const captured_run *run)
         memcpy(&value, outputs + slots_bytes(i), sizeof value);
         run->values[i] = (double)value;
     }
-    return ls__captured_take(n, c->heard);
+    return ls__captured_take(n, c->heard, check);
 }
 
 /* With its results and outputs, if there are any. The copy has read the values when it returns. */
@@ -316,6 +318,7 @@ static ls_status start(ls_captured *c, const captured_run *run)
     ls__captured *n = &c->noted;
     const ls__device *device = c->on->device;
     ls_status status = LS_OK;
+    int failed = -1; /* the check, if one has */
     if (n->number_count > 0) {
         c->on->k->copy(n->memory, n->values, slots_bytes(n->number_count), c->on->stream);
     }
@@ -324,9 +327,9 @@ static ls_status start(ls_captured *c, const captured_run *run)
     if (n->ranks != NULL) {
         status = n->ranks->replayed(n->ranks, n->step, c->recordings);
     }
-    status = status < 0 ? status : hear(c, run);
+    status = status < 0 ? status : hear(c, run, &failed);
     if (status < 0) {
-        ls__captured_undo(n);
+        ls__captured_undo(n, failed);
         forget_failed(c);
     } else {
         ls__captured_gradients_leave(n);
@@ -448,7 +451,7 @@ static void give_up(ls_captured *c)
         (void)snprintf(c->noted.why, sizeof c->noted.why, "the run to record failed: %.200s",
                        ls__self.message);
     }
-    ls__captured_undo(&c->noted);
+    ls__captured_undo(&c->noted, -1);
     forget_recorded(c);
 }
 
@@ -544,8 +547,19 @@ static ls_status check(const ls_captured *c, const captured_run *run, int inputs
     return LS_OK;
 }
 
+static const ls__record *input_at(const captured_run *run, int i)
+{
+    char what[48];
+    const ls__record *in = ls__record_sound(run->tensors, run->inputs[i], "captured_run");
+    if (in == NULL) {
+        (void)snprintf(what, sizeof what, "captured_run: input %d", i + 1);
+        (void)ls__record_sound(run->tensors, run->inputs[i], what);
+    }
+    return in;
+}
+
 /* Reads the inputs and fills in the key. */
-static ls_status describe(captured_run *run, int inputs, int outputs)
+static ls_status describe(captured_run *run, const ls_captured *c, int inputs, int outputs)
 {
     const ls_runtime *runtime = run->tensors->runtime;
     captured_key *key = &run->key;
@@ -554,12 +568,13 @@ static ls_status describe(captured_run *run, int inputs, int outputs)
     key->outputs = outputs;
     key->autocast = ls__self.autocast;
     key->no_grad = ls__self.no_grad;
-    key->sample_offset = runtime->sample_offset;
+    run->sample_offset = runtime->sample_offset;
+    key->sample_offset = c->noted.draws_before ? run->sample_offset : 0;
     key->seed = runtime->seed;
     key->moves = run->tensors->moves;
     key->on = run->tensors->made;
     for (int i = 0; i < inputs; i++) {
-        const ls__record *in = ls__record_sound(run->tensors, run->inputs[i], "captured_run");
+        const ls__record *in = input_at(run, i);
         if (in == NULL) {
             return ls__self.status;
         }
@@ -569,6 +584,7 @@ static ls_status describe(captured_run *run, int inputs, int outputs)
         key->ndim[i] = in->ndim;
         key->dtype[i] = in->dtype;
         key->place[i] = in->place;
+        key->refused[i] = in->storage->pool != key->on || in->node != NULL;
     }
     return LS_OK;
 }
@@ -611,9 +627,9 @@ static void note_change(ls_captured *c, const captured_key *before, const captur
     }
     if (i == now->inputs) {
         (void)snprintf(c->held, sizeof c->held,
-                       "inputs, autocast, the seed, the sample offset or where parameters lie have "
-                       "changed from run to run; three runs in a row that have them alike are "
-                       "needed");
+                       "inputs, autocast, the seed, the sample offset or parameters (where they "
+                       "lie, which are frozen, settings of their optimizer) have changed from run "
+                       "to run; three runs in a row that have them alike are needed");
         return;
     }
     (void)snprintf(c->held, sizeof c->held,
@@ -713,8 +729,13 @@ static ls_status run_once(ls_captured *c, const captured_run *run)
     case LS__CAPTURED_PLAIN:
         break;
     }
-    c->alike = c->graph == NULL && c->alike == 0 ? 1 : c->alike;
-    return run_plainly(c, run);
+    const bool first = c->graph == NULL && c->alike == 0;
+    const ls_status status = run_plainly(c, run);
+    if (first) {
+        c->alike = 1;
+        c->key.sample_offset = c->noted.draws_before ? run->sample_offset : 0;
+    }
+    return status;
 }
 
 ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int input_count,
@@ -726,6 +747,10 @@ ls_status ls_captured_run(ls_captured *captured, ls_tensor *const *inputs, int i
         return ls__self.status;
     }
     LS_TRY(check(captured, &run, input_count, value_count));
-    LS_TRY(describe(&run, input_count, value_count));
+    if (captured->guest.runtime != run.tensors->runtime) {
+        return ls__fail(LS_ERR_STATE, "captured_run: the step was made before ls_finalize; make a "
+                                      "new one after ls_init");
+    }
+    LS_TRY(describe(&run, captured, input_count, value_count));
     return run_once(captured, &run);
 }

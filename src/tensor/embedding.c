@@ -76,7 +76,8 @@ static bool check_later(ls__call *call, int i, ls__index_check *check, ls__index
                          .i = i,
                          .shape = ls__record_print(call->in[i]),
                          .check = *check};
-    check->first = ls__captured_result_add(&(ls__captured_result){take_outside, free, late, 0});
+    check->first = ls__captured_result_add(
+        &(ls__captured_result){.take = take_outside, .drop = free, .of = late});
     call->k->outside(check, call->stream);
     return true;
 }

@@ -55,25 +55,25 @@ void ls__draw_log_init(ls__draw_log *log, const ls_runtime *runtime)
 /* Room for one more: twice the memory when it is full. False without memory. */
 static bool reserve(ls__draw_log *log, ls__tensors *tensors)
 {
-    const size_t used = (size_t)log->count * sizeof(uint64_t);
-    if (log->ids != NULL && used < log->ids->bytes) {
+    const size_t used = (size_t)log->count * sizeof(ls__drawn);
+    if (log->drawn != NULL && used < log->drawn->bytes) {
         return true;
     }
     ls__storage *grown =
-        ls__storage_new(&tensors->host, used > 0 ? 2 * used : 32 * sizeof(uint64_t));
+        ls__storage_new(&tensors->host, used > 0 ? 2 * used : 32 * sizeof(ls__drawn));
     if (grown == NULL) {
         return false;
     }
-    if (log->ids != NULL) {
-        memcpy(grown->data, log->ids->data, used);
+    if (log->drawn != NULL) {
+        memcpy(grown->data, log->drawn->data, used);
     }
-    ls__storage_unref(log->ids);
-    log->ids = grown;
+    ls__storage_unref(log->drawn);
+    log->drawn = grown;
     return true;
 }
 
 /* Every segment around the draw will run again, so each records it. */
-static void record(uint64_t id)
+static void record(ls__drawn drawn)
 {
     for (ls__draw_log *log = ls__self.record; log != NULL; log = log->outer) {
         ls__tensors *tensors = ls__tensors_get("recompute");
@@ -81,24 +81,24 @@ static void record(uint64_t id)
             log->status = ls__self.status;
             continue;
         }
-        ((uint64_t *)log->ids->data)[log->count++] = id;
+        ((ls__drawn *)log->drawn->data)[log->count++] = drawn;
     }
 }
 
 /* What the first run drew at this point. A run that draws more than it is found out by its number
  * of draws. */
-static uint64_t id_again(ls__draw_log *replay)
+static ls__drawn draw_again(ls__draw_log *replay)
 {
     const int64_t at = replay->next++;
     LS_ASSERT(at >= 0);
-    return at < replay->count ? ((const uint64_t *)replay->ids->data)[at] : 0;
+    return at < replay->count ? ((const ls__drawn *)replay->drawn->data)[at] : (ls__drawn){0};
 }
 
 void ls__draw_log_keep(int64_t *numbers, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        numbers[i] = ls__self.replay != NULL ? (int64_t)id_again(ls__self.replay) : numbers[i];
-        record((uint64_t)numbers[i]);
+        numbers[i] = ls__self.replay != NULL ? (int64_t)draw_again(ls__self.replay).id : numbers[i];
+        record((ls__drawn){.id = (uint64_t)numbers[i]});
     }
 }
 
@@ -199,20 +199,27 @@ static void undo_id(const ls__captured_number *n)
     atomic_fetch_sub_explicit(&place->drawn, 1, memory_order_relaxed);
 }
 
-/* Where a captured step reads the stream of this draw; NULL: `id` holds. A segment that runs again
- * draws from the stream of its first run. */
+/* Where a captured step reads the stream of this draw; NULL: `id` holds. */
 static const uint64_t *slot_of(ls__draw_place *place, ls__rng_use use, uint64_t id)
 {
     if (use != LS__RNG_DROPOUT) {
         ls__captured_refuse("ls_rand and ls_randn, whose numbers would be those of every step");
         return NULL;
     }
-    return ls__self.replay != NULL
-               ? ls__captured_number_find(renew_id, &id, sizeof id)
-               : ls__captured_number_add(
-                     &(ls__captured_number){
-                         .renew = renew_id, .undo = undo_id, .of = place, .which = (int64_t)use},
-                     &id, sizeof id);
+    return ls__captured_number_add(
+        &(ls__captured_number){
+            .renew = renew_id, .undo = undo_id, .of = place, .which = (int64_t)use},
+        &id, sizeof id);
+}
+
+static ls__drawn draw_next(ls_runtime *runtime, ls__draw_place *place, ls__rng_use use)
+{
+    ls__drawn drawn = {.id = id_next(runtime, place, use)};
+    ls__captured_drew();
+    if (LS__UNLIKELY(ls__self.captured != NULL)) {
+        drawn.varies = slot_of(place, use, drawn.id);
+    }
+    return drawn;
 }
 
 ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const ls__record *shape,
@@ -221,12 +228,11 @@ ls__rng_stream ls__rng_stream_next(ls_runtime *runtime, ls__rng_use use, const l
     ls__draw_log *replay = ls__self.replay;
     const int64_t offset = replay != NULL ? replay->sample_offset : runtime->sample_offset;
     ls__draw_place *place = ls__self.drawing != NULL ? ls__self.drawing : &runtime->outside;
-    ls__rng_stream stream = {.id = replay != NULL ? id_again(replay) : id_next(runtime, place, use),
+    const ls__drawn drawn = replay != NULL ? draw_again(replay) : draw_next(runtime, place, use);
+    ls__rng_stream stream = {.id = drawn.id,
+                             .varies = drawn.varies,
                              .seed = replay != NULL ? replay->seed : runtime->seed};
-    record(stream.id);
-    if (LS__UNLIKELY(ls__self.captured != NULL)) {
-        stream.varies = slot_of(place, use, stream.id);
-    }
+    record(drawn);
     number_elements(&stream, runtime, shape, offset, strides);
     return stream;
 }

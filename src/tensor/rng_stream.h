@@ -27,10 +27,16 @@ typedef struct ls__rng_stream {
     ls__rng_level level[LS_DIMS_MAX + LS__ZIGZAG_DIMS];
 } ls__rng_stream;
 
+/* A draw of a recomputed segment, or what it kept. */
+typedef struct ls__drawn {
+    uint64_t id;
+    const uint64_t *varies; /* as in ls__rng_stream */
+} ls__drawn;
+
 /* The streams that a recomputed segment drew from in its first run, in order, and what it kept. */
 typedef struct ls__draw_log {
     struct ls__draw_log *outer; /* of the segment around it whose first run is under way */
-    ls__storage *ids;           /* count of them, each a uint64_t; NULL: nothing was drawn */
+    ls__storage *drawn;         /* count of ls__drawn; NULL: nothing was drawn */
     int64_t count;
     int64_t next; /* the one that a replay takes next */
     uint64_t seed;

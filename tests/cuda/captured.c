@@ -475,8 +475,9 @@ TEST(shapes_that_always_change_are_named)
     const outcome other =
         check_bits(&(training_of){.make = make_mlp, .data = FLOATS, .what = OTHER_OFFSETS});
     CHECK_SAYS(other.why,
-               "inputs, autocast, the seed, the sample offset or where parameters lie have changed "
-               "from run to run; three runs in a row that have them alike are needed");
+               "inputs, autocast, the seed, the sample offset or parameters (where they lie, which "
+               "are frozen, settings of their optimizer) have changed from run to run; three runs "
+               "in a row that have them alike are needed");
 }
 
 TEST(parameters_that_move_are_captured_anew)
@@ -713,6 +714,11 @@ TEST(calls_that_make_no_sense_are_refused)
         CHECK_STATUS(ls_captured_run(inner, &x, 1, &value, 1), LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(), "%s is %s %s; give float32 of one element");
         CHECK_SAYS(ls_error_message(), "captured_run: output %d of the step");
+        x = NULL;
+        CHECK_STATUS(ls_captured_run(inner, &x, 1, &value, 1), LS_ERR_INVALID);
+        CHECK_SAYS(ls_error_message(), "captured_run: input %d");
+        CHECK_CONTAINS(ls_error_message(), "input 1: its argument is NULL");
+        x = floats(1, 2, 1);
         ls_captured *silent = ls_captured_new(fails_silently, NULL);
         CHECK_STATUS(ls_captured_run(silent, &x, 1, &value, 1), LS_ERR_INVALID);
         CHECK_SAYS(ls_error_message(), "captured_run: the step");
@@ -798,6 +804,11 @@ TEST(a_captured_step_ends_with_its_runtime_and_may_be_freed_after_it)
     ls_module_free(s.net);
     CHECK_OK(ls_finalize());
     CHECK_INT(fake_cuda_graphs(), 0);
+    CHECK_OK(ls_init(NULL));
+    CHECK_STATUS(ls_captured_run(captured, NULL, 0, NULL, 0), LS_ERR_STATE);
+    CHECK_SAYS(ls_error_message(), "captured_run: the step was made before ls_finalize; make a new "
+                                   "one after ls_init");
+    CHECK_OK(ls_finalize());
     ls_captured_free(captured);
 }
 

@@ -44,6 +44,7 @@ typedef enum what {
     HANGS,       /* the kernels of one run do */
     OFFSETS,     /* the micro-batch before the last one has another sample offset in one run */
     COMPARES,    /* all ranks: every few steps */
+    SHORTER,     /* all ranks: one micro-batch in every third run, by a captured step of its own */
     OUTSIDE,     /* all ranks: clip, step and zero after each run */
     ACCUMULATES  /* all ranks: average in every second run only */
 } what;
@@ -59,6 +60,7 @@ typedef struct state {
     const training_of *t;
     ls_module *net, *other;
     ls_optim *optim;
+    ls_captured *shorter; /* NULL: none */
     double norm;
     int calls, run;
     bool captures;
@@ -68,6 +70,11 @@ typedef struct state {
 static bool is_odd(const state *s, what of)
 {
     return s->t->what == of && ls_rank() == 1;
+}
+
+static bool is_short(const state *s)
+{
+    return s->t->what == SHORTER && s->run % 3 == 2;
 }
 
 static ls_module *make_net(const training_of *t)
@@ -91,10 +98,12 @@ static ls_tensor *loss_of(const state *s, ls_tensor *x, ls_tensor *y)
 
 static ls_status add_gradients(state *s, ls_tensor *const *in, ls_tensor **loss)
 {
-    if (s->t->twice) {
+    if (s->t->twice && !is_short(s)) {
         LS_NO_SYNC(s->net);
         LS_TRY(ls_captured_step_begin(&s->context[1]));
         LS_TRY(ls_backward(loss_of(s, in[2], in[3])));
+    }
+    if (s->t->twice) {
         LS_TRY(ls_captured_step_begin(&s->context[0]));
     }
     *loss = loss_of(s, in[0], in[1]);
@@ -184,7 +193,10 @@ static void before_run(state *s, int run)
                                           .sample_offset = ls_rank() * BATCH};
     }
     s->context[1].sample_offset += is_odd(s, OFFSETS) && run == ODD;
-    ls_step_begin(s->context[0]);
+    s->context[0].sample_offset += is_short(s) ? BATCH : 0;
+    if (s->t->what != SHORTER) {
+        ls_step_begin(s->context[0]);
+    }
     ls_optim_set_lr(s->optim, 0.002 * (1 + run % 5));
 }
 
@@ -201,8 +213,8 @@ static ls_status run_captured(state *s, ls_captured *captured, ls_tensor *const 
         bool more = false;
         return ls_ddp_join(s->net, NULL, &more);
     }
-    return ls_captured_run(captured, (ls_tensor **)(uintptr_t)in, s->t->twice ? 4 : 3, loss,
-                           s->t->values ? 1 : 0);
+    return ls_captured_run(is_short(s) ? s->shorter : captured, (ls_tensor **)(uintptr_t)in,
+                           s->t->twice ? 4 : 3, loss, s->t->values ? 1 : 0);
 }
 
 /* captured NULL: calls the step itself. */
@@ -248,6 +260,7 @@ static void train_all(const training_of *t, bool captures, outcome *out)
                           : ls_adamw_new(net, NULL);
     CHECK_OK(t->in_backward ? ls_ddp_step_in_backward(net, s.optim) : LS_OK);
     ls_captured *captured = captures ? ls_captured_new(step, &s) : NULL;
+    s.shorter = captures && t->what == SHORTER ? ls_captured_new(step, &s) : NULL;
     bool lives = true;
     for (int run = 0; run < RUNS && lives; run++) {
         run_once(&s, captured, run, out);
@@ -261,10 +274,11 @@ static void train_all(const training_of *t, bool captures, outcome *out)
         out->hash[run] = lives ? ls_module_hash(net) : 0;
     }
     if (captures) {
-        out->replays = ls_captured_replays(captured);
+        out->replays = ls_captured_replays(captured) + ls_captured_replays(s.shorter);
         snprintf(out->why, sizeof out->why, "%s", ls_captured_why(captured));
     }
     out->calls = s.calls;
+    ls_captured_free(s.shorter);
     ls_captured_free(captured);
     ls_optim_free(s.optim);
     ls_module_free(net);
@@ -326,6 +340,9 @@ DIST_TEST(micro_batches_of_a_captured_step_are_reduced_once, 2)
     t.what = OFFSETS;
     check_bits(&t);
     CHECK_INT(captured.replays, RUNS - PLAIN - 1);
+    t.what = SHORTER;
+    check_bits(&t);
+    CHECK_INT(captured.replays, RUNS - 2 * PLAIN);
 }
 
 DIST_TEST(averages_of_replays_are_those_that_the_program_sees, 2)
