@@ -306,8 +306,8 @@ static void add_devices(cli_command *command, cli_option *all, trainer_options *
          .help = "what averages gradients: native, through the host, or nccl, on the GPUs; without "
                  "it nccl with --device cuda where it is installed"},
         {"graph", CLI_SWITCH, &o->graph,
-         .help = "with --device cuda on one rank: record the third step and repeat it, all kernels "
-                 "by one start (a CUDA graph)"},
+         .help = "with --device cuda, of several ranks over nccl: record the third step and repeat "
+                 "it, all kernels by one start (a CUDA graph)"},
     };
     add(command, all, table, (int)(sizeof table / sizeof table[0]));
 }
