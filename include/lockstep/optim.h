@@ -15,8 +15,8 @@
  * parameter has a float32 master copy in the optimizer's state, which takes the steps; the
  * parameter becomes its rounded value. A parameter that the program writes itself (weights that are
  * loaded) is where the next step begins. Nothing in this header is collective, except ls_optim_step
- * with ls_ddp_options.zero: ranks that start from the same parameters and take the same steps stay
- * identical.
+ * with ls_ddp_options.zero, and of parameters that are divided along an axis of a mesh: ranks that
+ * start from the same parameters and take the same steps stay identical.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -102,7 +102,9 @@ LS_API ls_status ls_optim_add_module(ls_optim *optim, const char *name, ls_modul
  * gradients of an ls_ddp_new module were accumulated but never averaged, or when the last
  * ls_backward failed before all of them were averaged. In a world of several ranks a warning says
  * once that only some of the parameters belong to an ls_ddp_new, or that none do and no operation
- * on a group ran since the last step: without averages the replicas drift apart. */
+ * on a group ran since the last step: without averages the replicas drift apart. Where parameters
+ * are divided along an axis (placement.h) all of its ranks call this in every step, with the same
+ * settings; LS_ERR_MISMATCH, before anything is changed, names the rank that differs. */
 LS_API ls_status ls_optim_step(ls_optim *optim);
 /* Makes all gradients absent, so the next backward overwrites them. Until then, gradient memory
  * outside DDP buckets returns to the allocator, and tensors from ls_grad are invalid
