@@ -40,6 +40,11 @@ FOLDERS = {
     "server": Folder(25, ("tests/dist/server/",)),
     "cost": Folder(20, ("tests/unit/cost/",)),
     "plan": Folder(20, ("tests/unit/plan/", "tests/fuzz/", "tests/dist/train/test_pip")),
+    "placement": Folder(20, ("tests/dist/placement/", "tests/dist/experts/")),
+    "compress": Folder(15, ("tests/dist/compress/",)),
+    "events": Folder(10, ("tests/unit/events/",)),
+    "device": Folder(15, ("tests/device/", "tests/unit/tensor/")),
+    "umbrella": Folder(10, ("tests/unit/api/", "tests/unit/nn/", "tests/device/")),
     "trace": Folder(15, ("tests/unit/base/trace", "tests/unit/comm/engine/", "tests/dist/train/test_steady",
                          "tests/dist/train/test_pains")),
     "launch": Folder(25, ("tests/unit/launch/", "tests/dist/launch/", "tests/dist/failures/")),
@@ -48,6 +53,9 @@ FOLDERS = {
     "programs": Folder(20, ("tests/unit/nn/sampling", "tests/dist/train/test_gpt_text", "tests/dist/train/test_examples",
                             "tests/dist/launch/"), root=".", targets=("programs", "tests/unit/nn/sampling")),
 }
+
+# A plug-in: a change is linked into the library only.
+LEFT_OUT = ("cuda",)
 
 # Programs that tests start, which must be built too: test program's folder -> targets.
 PLUGINS = ("tests/plugins/ls_backend_loop.so", "tests/plugins/ls_backend_empty.so")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What survivors.txt says of planted changes is of changes that can still be planted: an edited line has other keys."""
+"""Changes are planted in each folder of src. What survivors.txt says of them is of changes that can still be planted: an edited line
+has other keys."""
 
 import pathlib
 import sys
@@ -9,8 +10,15 @@ from tap import SOURCE, none_of, run, test
 
 sys.path[:0] = [str(SOURCE / "tests/mutate")]
 sys.dont_write_bytecode = True
+import folders
 import sites
 import table
+
+
+@test
+def changes_are_planted_in_every_folder():
+    here = {path.name for path in (SOURCE / "src").iterdir() if path.is_dir()}
+    none_of(sorted(here - set(folders.FOLDERS) - set(folders.LEFT_OUT)), "in no folder of tests/mutate/folders.py")
 
 
 @test
