@@ -33,7 +33,7 @@ struct ls__observer {
      * the same steps, Note [Agreement]. */
     bool local, agrees;
     struct ls_group *group; /* its ranks compare their settings in each synchronised backward */
-    bool elsewhere; /* steps are made on servers: those of this rank's loop do nothing */
+    bool elsewhere;         /* steps are made on servers: those of this rank's loop do nothing */
     /* The thread whose forward went through its module: begin is due in that thread's next pass
      * even if nothing is reached. NULL: none. Sync: relaxed; another thread only compares it. */
     _Atomic(const void *) armed;
