@@ -373,7 +373,6 @@ static ls_status on_usable(ls__observer *self)
     ls__ddp *d = ddp_of_observer(self);
     self->local = d->local;
     self->agrees = ls__reducer_agrees(d->reducer);
-    self->group = d->group;
     switch (d->grads) {
     case GRADS_USABLE:
         return LS_OK;
@@ -533,6 +532,7 @@ static ls_status observe(ls__ddp *d)
     d->observer.abort = on_abort;
     d->observer.rows = on_rows;
     d->observer.usable = on_usable;
+    d->observer.group = d->group;
     d->observer.stepped = on_stepped;
     LS_TRY(ls__observer_add(&d->observer));
     d->observing = true;

@@ -38,17 +38,24 @@ static ls_status on_reduced(void *arg, const int *params, int count)
     return step_params(arg, params, count);
 }
 
+/* Along axes of parts ranks compare what they are about to do, as ls_optim_step does. */
+static ls_status begin_step(ls__ddp *d)
+{
+    ls_optim *o = d->optim;
+    o->observer = &d->observer;
+    o->divided = ls__optim_divided(o);
+    ls__optim_show_lr(o);
+    LS_TRY(ls__optim_agree(o));
+    return ls__optim_begin(o);
+}
+
 /* Until buckets lie in the observed order the optimizer waits: its state lies in the order of the
  * parameters' addresses. */
 ls_status ls__in_backward_begin(ls__ddp *d)
 {
     const bool waits = !d->planned && ls_group_size(d->group) > 1;
     ls__reducer_on_reduced(d->reducer, d->optim != NULL && !waits ? on_reduced : NULL, d);
-    if (d->optim == NULL || waits) {
-        return LS_OK;
-    }
-    ls__optim_show_lr(d->optim);
-    return ls__optim_begin(d->optim);
+    return d->optim == NULL || waits ? LS_OK : begin_step(d);
 }
 
 ls_status ls__in_backward_end(ls__ddp *d, bool waited)
@@ -57,7 +64,7 @@ ls_status ls__in_backward_end(ls__ddp *d, bool waited)
         return LS_OK;
     }
     if (waited) {
-        LS_TRY(ls__optim_begin(d->optim));
+        LS_TRY(begin_step(d));
         LS_TRY(step_params(d, NULL, d->param_count));
     }
     LS_TRY(ls__ddp_zero_share(d));

@@ -19,6 +19,7 @@ typedef struct run {
     deed odd;
     int found; /* in this step; STEPS: never */
     const char *says[2];
+    bool within; /* the optimizer steps within backward */
 } run;
 
 typedef struct mlp {
@@ -73,6 +74,13 @@ static ls_status step(ls_module *net, ls_optim *optim, deed odd, int at)
     return status;
 }
 
+static ls_status step_within(ls_module *net, ls_optim *optim, deed odd, int at)
+{
+    LS_SCOPE;
+    ls_optim_set_lr(optim, odd == LATER_RATE && at == 1 ? 0.125 : 0.25);
+    return ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, WIDTH), LS_FLOAT32))));
+}
+
 /* Of the ranks of the axis tp the last one is odd. */
 static int train(void *arg)
 {
@@ -87,13 +95,14 @@ static int train(void *arg)
     net = strstr(r->axes, "dp") != NULL ? ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL) : net;
     ls_optim *optim = optim_of(net, odd);
     CHECK(net != NULL && optim != NULL);
+    CHECK_OK(r->within ? ls_ddp_step_in_backward(net, optim) : LS_OK);
     ls_tensor *b = ls_module_param(net, "b");
     float before[WIDTH * HIDDEN], after[WIDTH * HIDDEN];
     ls_status status = LS_OK;
     int at = 0;
     while (at < STEPS && status == LS_OK) {
         CHECK_OK(ls_copy_out(b, before, (size_t)ls_numel(b) * sizeof *before));
-        status = step(net, optim, odd, at);
+        status = r->within ? step_within(net, optim, odd, at) : step(net, optim, odd, at);
         at += status == LS_OK;
     }
     if (at != r->found || (status < 0) != (r->found < STEPS)) {
@@ -117,29 +126,35 @@ static int train(void *arg)
 
 #define AXIS "axis \"tp\": the ranks differ in "
 static const run runs[] = {
-    {"tp=2", RATE, 0, {AXIS "optimizer 1: rank 0 has AdamW, lr 0.25", "rank 1 has AdamW, lr 0.5"}},
-    {"tp=3", KIND, 0, {AXIS "optimizer 1: rank 0 has AdamW", "rank 2 has SGD"}},
-    {"tp=2", SEED, 0, {AXIS "the seed: rank 0 has 3", "rank 1 has 4"}},
-    {"tp=2",
-     LATER_RATE,
-     1,
-     {AXIS "the learning rate of AdamW #1: rank 0 has 0.25", "rank 1 has 0.125"}},
-    {"tp=4", NORM, 0, {AXIS "the largest norm of ls_clip_grad_norm: rank 0 has 1", "rank 3 has 2"}},
+    {"tp=2", RATE, 0,
+     .says = {AXIS "optimizer 1: rank 0 has AdamW, lr 0.25", "rank 1 has AdamW, lr 0.5"}},
+    {"tp=3", KIND, 0, .says = {AXIS "optimizer 1: rank 0 has AdamW", "rank 2 has SGD"}},
+    {"tp=2", SEED, 0, .says = {AXIS "the seed: rank 0 has 3", "rank 1 has 4"}},
+    {"tp=2", LATER_RATE, 1,
+     .says = {AXIS "the learning rate of AdamW #1: rank 0 has 0.25", "rank 1 has 0.125"}},
+    {"tp=4", NORM, 0,
+     .says = {AXIS "the largest norm of ls_clip_grad_norm: rank 0 has 1", "rank 3 has 2"}},
     /* All replicas do the same, so no wrapper finds it. */
-    {"dp=2,tp=2", RATE, 0, {AXIS "optimizer 1: rank", "has AdamW, lr 0.5"}},
-    {"tp=2,dp=2", LATER_RATE, 1, {AXIS "the learning rate of AdamW #1", "0.125"}},
-    {"tp=1", RATE, STEPS, {"", ""}},
-    {"tp=2", NOTHING, STEPS, {"", ""}},
-    {"tp=4", NOTHING, STEPS, {"", ""}},
-    {"dp=2,tp=2", NOTHING, STEPS, {"", ""}},
+    {"dp=2,tp=2", RATE, 0, .says = {AXIS "optimizer 1: rank", "has AdamW, lr 0.5"}},
+    {"tp=2,dp=2", LATER_RATE, 1, .says = {AXIS "the learning rate of AdamW #1", "0.125"}},
+    /* Replicas of one rank: others would hear of the failed backward before their own step. */
+    {"dp=1,tp=2", KIND, 0, .says = {AXIS "optimizer 1: rank", "has SGD"}, .within = true},
+    {"dp=1,tp=2", LATER_RATE, 1, .says = {AXIS "the learning rate", "0.125"}, .within = true},
+    {"dp=2,tp=2", NOTHING, STEPS, .says = {"", ""}, .within = true},
+    {"tp=1", RATE, STEPS, .says = {"", ""}},
+    {"tp=2", NOTHING, STEPS, .says = {"", ""}},
+    {"tp=4", NOTHING, STEPS, .says = {"", ""}},
+    {"dp=2,tp=2", NOTHING, STEPS, .says = {"", ""}},
 };
 
 TEST(a_setting_in_which_a_rank_of_the_axis_differs_is_named_on_all_of_them)
 {
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        const char *axes = runs[i].axes;
-        CHECK_OK(ls_spawn(train, (void *)(uintptr_t)&runs[i],
-                          strstr(axes, "dp") != NULL ? 4 : axes[3] - '0'));
+        int ranks = 1;
+        for (const char *at = runs[i].axes; (at = strchr(at, '=')) != NULL;) {
+            ranks *= *++at - '0';
+        }
+        CHECK_OK(ls_spawn(train, (void *)(uintptr_t)&runs[i], ranks));
     }
 }
 
