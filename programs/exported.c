@@ -32,6 +32,7 @@ static const struct {
     {"tokenizer_config.json", "tokenizer_config.json"},
     {"special_tokens_map.json", "special_tokens_map.json"},
 };
+#define TOKENIZER_FILES (sizeof tokenizer_files / sizeof *tokenizer_files)
 
 static bool is_folder(const char *path)
 {
@@ -92,33 +93,6 @@ void trainer_export_file(const char *to, char *out, size_t bytes)
                    folder ? WEIGHTS : "");
 }
 
-void trainer_export_prepare(trainer *t)
-{
-    const char *to = t->set->export_to;
-    const size_t length = to != NULL ? strlen(to) : 0;
-    if (length == 0) {
-        if (to != NULL) {
-            give_up(EXIT_USAGE, "--export is empty; give a file or a folder");
-        }
-        return;
-    }
-    if (length >= 4096) {
-        refuse(t, to, ENAMETOOLONG);
-    }
-    t->export_file = calloc(1, PATH_BYTES);
-    if (t->export_file == NULL) {
-        give_up(EXIT_FAILURE, "no memory");
-    }
-    const bool made = ls_rank() == 0 && is_folder_name(to) && make_folder(t, to);
-    trainer_export_file(to, t->export_file, PATH_BYTES);
-    if (ls_rank() == 0) {
-        try_place(t, t->export_file);
-    }
-    if (made) {
-        (void)rmdir(to);
-    }
-}
-
 /* ---- the files beside the weights ------------------------------------------------------------ */
 
 /* The file `name` in the folder of `path`. */
@@ -170,26 +144,61 @@ static void copy_file(const trainer *t, const char *from, const char *name)
     free(text);
 }
 
-/* A file of another name is itself the tokenizer; a tokenizer.json beside it is not. */
-static void copy_tokenizer(const trainer *t)
+/* Where tokenizer file i of an export comes from; false: the run's tokenizer has no such. A file of
+ * another name is itself the tokenizer, and a tokenizer.json beside it is not. */
+static bool tokenizer_source(const trainer *t, size_t i, char out[PATH_BYTES])
 {
     const char *given = t->task.tokenizer;
     if (given == NULL || strcmp(given, "bytes") == 0) {
-        return;
+        return false;
     }
     const char *slash = strrchr(given, '/'), *name = slash != NULL ? slash + 1 : given;
-    const bool folder = is_folder(given), usual = folder || strcmp(name, TOKENIZER) == 0;
-    for (size_t i = 0; usual && i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
-        char from[PATH_BYTES];
-        if (folder) {
-            (void)snprintf(from, sizeof from, "%.4096s/%s", given, tokenizer_files[i].from);
-        } else {
-            beside(given, tokenizer_files[i].from, from);
-        }
-        copy_file(t, from, tokenizer_files[i].to);
+    if (is_folder(given)) {
+        (void)snprintf(out, PATH_BYTES, "%.4096s/%s", given, tokenizer_files[i].from);
+    } else if (strcmp(name, TOKENIZER) == 0) {
+        beside(given, tokenizer_files[i].from, out);
+    } else {
+        (void)snprintf(out, PATH_BYTES, "%.4096s", given);
+        return i == 0;
     }
-    if (!usual) {
-        copy_file(t, given, TOKENIZER);
+    return access(out, F_OK) == 0;
+}
+
+static void copy_tokenizer(const trainer *t)
+{
+    char from[PATH_BYTES];
+    for (size_t i = 0; i < TOKENIZER_FILES; i++) {
+        if (tokenizer_source(t, i, from)) {
+            copy_file(t, from, tokenizer_files[i].to);
+        }
+    }
+}
+
+/* Who reads the folder would take a tokenizer that was there for that of the weights. Of data in
+ * tokens it may be that. */
+static void refuse_other_tokenizers(const trainer *t)
+{
+    char from[PATH_BYTES], to[PATH_BYTES];
+    bool written[TOKENIZER_FILES];
+    if (t->task.tokenizer == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < TOKENIZER_FILES; i++) {
+        written[i] = tokenizer_source(t, i, from);
+    }
+    for (size_t i = 0; i < TOKENIZER_FILES; i++) {
+        bool replaced = false;
+        for (size_t k = 0; k < TOKENIZER_FILES; k++) {
+            replaced = replaced ||
+                       (written[k] && strcmp(tokenizer_files[k].to, tokenizer_files[i].to) == 0);
+        }
+        beside(t->export_file, tokenizer_files[i].to, to);
+        if (!replaced && access(to, F_OK) == 0) {
+            give_up(EXIT_FAILURE,
+                    "--export %s: \"%s\" is there, and the tokenizer of this run has no such file "
+                    "to replace it; remove it, or give another folder",
+                    t->set->export_to, to);
+        }
     }
 }
 
@@ -203,6 +212,36 @@ static void describe(const trainer *t)
     }
     copy_tokenizer(t);
     run_file_write(t->set->run, t->set->export_to, t->task.data);
+}
+
+void trainer_export_prepare(trainer *t)
+{
+    const char *to = t->set->export_to;
+    const size_t length = to != NULL ? strlen(to) : 0;
+    if (length == 0) {
+        if (to != NULL) {
+            give_up(EXIT_USAGE, "--export is empty; give a file or a folder");
+        }
+        return;
+    }
+    if (length >= 4096) {
+        refuse(t, to, ENAMETOOLONG);
+    }
+    t->export_file = calloc(1, PATH_BYTES);
+    if (t->export_file == NULL) {
+        give_up(EXIT_FAILURE, "no memory");
+    }
+    const bool made = ls_rank() == 0 && is_folder_name(to) && make_folder(t, to);
+    trainer_export_file(to, t->export_file, PATH_BYTES);
+    if (ls_rank() == 0) {
+        try_place(t, t->export_file);
+        if (is_folder(to)) {
+            refuse_other_tokenizers(t);
+        }
+    }
+    if (made) {
+        (void)rmdir(to);
+    }
 }
 
 void trainer_export(const trainer *t)

@@ -180,6 +180,31 @@ def an_exported_folder_has_the_tokenizer_of_the_run():
 
 
 @test
+def a_folder_with_another_tokenizer_takes_no_export():
+    """Who reads the folder would take it for that of the weights."""
+    merges, there = FOLDER / "merges", FOLDER / "taken"
+    merges.mkdir(), there.mkdir()
+    (merges / "vocab.json").write_text(json.dumps({c: i for i, c in enumerate("abcdefghijklmnopqrstuvwxyz")}))
+    (merges / "merges.txt").write_text("#version: 0.2\n")
+    (there / "tokenizer.json").write_text(LETTERS)
+    (FOLDER / "letters").write_text("abcdefghijklmnopqrstuvwxyz" * 60)
+    for given in (merges, "bytes"):
+        train = (BUILD / "programs/train_gpt", "--data", FOLDER / "letters", "--tokenizer", given, *SHAPE, "--steps", 1, "--export",
+                 f"{there}/")
+        done = subprocess.run([str(word) for word in train], text=True, capture_output=True)
+        assert done.returncode == 1, done
+        says(done.stderr, '--export %s: "%s" is there, and the tokenizer of this run has no such file to replace it; remove it, or '
+                          'give another folder')
+    assert [path.name for path in there.iterdir()] == ["tokenizer.json"]
+    (there / "tokenizer.json").unlink()
+    for _ in range(2):  # the second time over the first one's files
+        command(BUILD / "programs/train_gpt", "--data", FOLDER / "letters", "--tokenizer", merges, *SHAPE, "--steps", 1, "--export",
+                f"{there}/")
+    assert sorted(path.name for path in there.iterdir() if "token" in path.name or path.stem in ("vocab", "merges")) == [
+        "merges.txt", "vocab.json"]
+
+
+@test
 def greedy_words_are_those_of_transformers():
     source = SOURCE / "tests/unit/tokenizer/fixture/gpt2"
     reader = "import sys, tokenizers\n" \
