@@ -63,7 +63,7 @@
  * ls_captured_why names the reason. Two checks are captured: the device checks indices of
  * ls_embedding and targets of losses, and *norm of ls_clip_grad_norm is written when the run
  * returns (so its address must be the same in each run). Where a check fails, or the norm is
- * not finite, the run returns that error, and no optimizer behind the check has stepped: if it is
+ * not finite, the run returns that error, and no optimizer after the check has stepped: if it is
  * the only one, no parameter has changed. Running statistics of batch norm have moved, as in a run
  * without a capture whose loss is refused.
  *

@@ -249,7 +249,7 @@ bool ls__captured_fits(const ls__captured *c)
     return true;
 }
 
-/* Of the first `end` numbers those behind this check, the last one first. */
+/* Of the first `end` numbers those after this check, the last one first. */
 static void undo_numbers(const ls__captured *c, int end, int check)
 {
     for (int i = end - 1; i >= 0 && c->numbers[i].checks > check; i--) {

@@ -157,7 +157,7 @@ ls_status ls__captured_make_room(ls__captured *captured);
 bool ls__captured_fits(const ls__captured *captured);
 /* The numbers of the next replay, in captured->values. What was counted is undone on failure. */
 ls_status ls__captured_renew(ls__captured *captured);
-/* What was counted behind this check; -1: all of it. */
+/* What was counted after this check; -1: all of it. */
 void ls__captured_undo(const ls__captured *captured, int check);
 /* The first result, of slots on the host, that somebody must hear of. *check: the one that has held
  * back what follows, which is the same on all ranks. */

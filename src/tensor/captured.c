@@ -22,7 +22,7 @@
 typedef struct captured_key {
     int64_t dim[LS_CAPTURED_MAX][LS_DIMS_MAX];
     int64_t ndim[LS_CAPTURED_MAX], dtype[LS_CAPTURED_MAX], place[LS_CAPTURED_MAX];
-    int64_t refused[LS_CAPTURED_MAX]; /* on another device, or with a graph behind it */
+    int64_t refused[LS_CAPTURED_MAX]; /* on another device, or with a graph of its own */
     int64_t inputs, outputs, autocast, no_grad, sample_offset;
     uint64_t seed, moves;
     const ls__pool *on;
