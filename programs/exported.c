@@ -144,7 +144,7 @@ static void copy_file(const trainer *t, const char *from, const char *name)
     free(text);
 }
 
-/* Where tokenizer file i of an export comes from; false: the run's tokenizer has no such. A file of
+/* The source of tokenizer file i of an export; false: the run's tokenizer lacks it. A file of
  * another name is itself the tokenizer, and a tokenizer.json beside it is not. */
 static bool tokenizer_source(const trainer *t, size_t i, char out[PATH_BYTES])
 {
@@ -174,8 +174,8 @@ static void copy_tokenizer(const trainer *t)
     }
 }
 
-/* Who reads the folder would take a tokenizer that was there for that of the weights. Of data in
- * tokens it may be that. */
+/* Readers of the folder would take an older tokenizer for that of the weights. Where the data are
+ * tokens, it may be the right one. */
 static void refuse_other_tokenizers(const trainer *t)
 {
     char from[PATH_BYTES], to[PATH_BYTES];

@@ -38,7 +38,7 @@ static ls_status on_reduced(void *arg, const int *params, int count)
     return step_params(arg, params, count);
 }
 
-/* Along axes of parts ranks compare what they are about to do, as ls_optim_step does. */
+/* Compares settings along the axes of divided parameters first, as ls_optim_step does. */
 static ls_status begin_step(ls__ddp *d)
 {
     ls_optim *o = d->optim;

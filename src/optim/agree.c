@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks with parts of one model do alike.
+/* Settings that ranks with parts of one model share.
  *
  * A wrapper compares its ranks' settings in each backward, and a pipeline in each call. Ranks that
  * have parts of a parameter along another axis of the mesh ("tp") meet in neither: with another
