@@ -159,20 +159,6 @@ static ls_status scale_on_device(ls_tensor *param, float factor)
     return LS_OK;
 }
 
-ls_status ls__ddp_scale_local(const ls__ddp *d, double factor)
-{
-    if (d->on_host) {
-        ls__reducer_scale_local(d->reducer, factor);
-        return LS_OK;
-    }
-    for (int i = 0; i < d->param_count && factor != 1.0; i++) {
-        if (ls__reducer_is_local(d->reducer, i)) {
-            LS_TRY(scale_on_device(d->params[i].value, (float)factor));
-        }
-    }
-    return LS_OK;
-}
-
 /* Backward adds to what is there, and an average that stayed would be reduced once more. It is
  * read, since it may have been clipped. */
 ls_status ls__ddp_carry_averages(const ls__ddp *d)
@@ -216,4 +202,27 @@ ls_status ls__ddp_carry_back(const ls__ddp *d, const int *params, int count)
         LS_TRY(carry_one_back(d, params != NULL ? params[i] : i));
     }
     return LS_OK;
+}
+
+static ls_status scale_all_on_device(const ls__ddp *d, double factor)
+{
+    for (int i = 0; i < d->param_count && factor != 1.0; i++) {
+        if (ls__reducer_is_local(d->reducer, i)) {
+            LS_TRY(scale_on_device(d->params[i].value, (float)factor));
+        }
+    }
+    return LS_OK;
+}
+
+/* Gradients are read first, since they may have been clipped since the last backward. */
+ls_status ls__ddp_scale_local(const ls__ddp *d, double factor)
+{
+    if (!d->on_host) {
+        return scale_all_on_device(d, factor);
+    }
+    for (int i = 0; i < d->param_count && factor != 1.0; i++) {
+        LS_TRY(ls__ddp_carry_out(d, i));
+    }
+    ls__reducer_scale_local(d->reducer, factor);
+    return factor != 1.0 ? ls__ddp_carry_back(d, NULL, d->param_count) : LS_OK;
 }

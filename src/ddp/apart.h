@@ -29,8 +29,7 @@ ls_status ls__ddp_carry_averages(const ls__ddp *d);
 ls_status ls__ddp_carry_out(const ls__ddp *d, int i);
 /* From the buckets, those of params[count], or of all for NULL, that are present there. */
 ls_status ls__ddp_carry_back(const ls__ddp *d, const int *params, int count);
-/* Multiplies the gradients that were accumulated on this rank and not averaged, in their buckets.
- */
+/* Multiplies the gradients that were accumulated on this rank and not averaged. */
 ls_status ls__ddp_scale_local(const ls__ddp *d, double factor);
 
 #endif

@@ -187,8 +187,7 @@ static ls_status divide_local(ls__ddp *d)
     if (!(d->divided > 0.0)) {
         return LS_OK;
     }
-    LS_TRY(ls__ddp_scale_local(d, 1.0 / d->divided));
-    return ls__ddp_carry_back(d, NULL, d->param_count);
+    return ls__ddp_scale_local(d, 1.0 / d->divided);
 }
 
 /* A further micro-batch is added to sums. */
@@ -261,10 +260,8 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
     const bool local = d->remote != NULL || (d->shards ? !ls__shards_last(d->reducer) : !d->sync);
     ls__ddp_captured_begin(d, info, local);
     wait_for_gradients(d);
-    const bool divided = d->divided > 0.0;
-    LS_TRY(ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
-                                       .weighted = info->weighted, .weight = info->weight)));
-    return divided ? ls__ddp_carry_back(d, NULL, d->param_count) : LS_OK;
+    return ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = local, .used = info->used,
+                                       .weighted = info->weighted, .weight = info->weight));
 }
 
 /* The gradient lies in its bucket already, and nothing is copied, unless ls__ddp_copies says so. */
