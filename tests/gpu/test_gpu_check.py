@@ -57,6 +57,9 @@ def every_row_passes_on_one_gpu():
     for name in ("training equals that of one rank", "a stream that hangs is ended"):
         assert rows[name, 2]["passed"], rows
     for name in ("operations as on the processor", "gpt in bfloat16", "gpt, captured, to the bit", "stages over nccl",
+                 "gpt in two micro-batches, captured, to the bit", "replicas with parameters divided over nccl",
+                 "replicas in rounds of local steps over nccl",
+                 "replicas in two micro-batches, captured step with all_reduce, to the bit",
                  "compute-sanitizer of operations, memcheck", "compute-sanitizer of a training"):
         assert rows[name, 1]["passed"], rows
     assert rows["speed of nccl-tests", 1]["skipped"].startswith("one GPU"), rows
