@@ -3,7 +3,11 @@
  * device's memory, and steps have the bits of zero 1 there. Over the fakes of CUDA and NCCL, whose
  * streams are late and whose memory traps the program's touch. tests/device/test_dist.py runs tests
  * of tests/dist/zero over them, too. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/captured.h>
 #include <lockstep/memory.h>
@@ -303,6 +307,75 @@ DIST_TEST(a_gpu_that_fails_within_a_pass_ends_the_others, 2)
         CHECK(ls_backward(loss_of(&t, DIM)) < 0);
     }
     trainee_free(&t);
+}
+
+/* ---- ranks that die or hang ------------------------------------------------------------------ */
+
+static ls_status kill_rank_1(void *arg, ls_module *module, ls_tensor **inputs, int input_count,
+                             ls_tensor **outputs, int output_count)
+{
+    (void)arg, (void)module, (void)inputs, (void)input_count, (void)outputs, (void)output_count;
+    return ls_rank() == 1 && kill(getpid(), SIGKILL) == 0 ? LS_ERR_STATE : LS_OK;
+}
+
+static void train_until_error(bool dies)
+{
+    use_cuda();
+    trainee t = trainee_new(3, 0);
+    ls_status status = LS_OK;
+    train_once(&t, NULL);
+    train_once(&t, NULL);
+    const double begin = ls_time();
+    if (dies) { /* between two gatherings of a forward pass */
+        CHECK(ls_forward_pre_hook_new(ls_module_child(t.net, "3"), kill_rank_1, NULL) != NULL);
+    }
+    for (int step = 0; status == LS_OK && step < 100; step++) {
+        LS_SCOPE;
+        status = ls_backward(loss_of(&t, DIM));
+        status = status == LS_OK ? ls_optim_step(t.optim) : status;
+        ls_optim_zero_grad(t.optim);
+    }
+    (void)fprintf(stderr, "rank %d: %s\n", ls_rank(), ls_error_message());
+    CHECK_STATUS(status, dies ? LS_ERR_PEER : LS_ERR_TIMEOUT);
+    CHECK_WITHIN(ls_time() - begin, 2 + 5);
+    trainee_free(&t);
+}
+
+DIST_TEST(helper_dies, 2)
+{
+    train_until_error(true);
+}
+
+DIST_TEST(helper_hangs, 2)
+{
+    train_until_error(false);
+}
+
+static test_output run_helper(const char *variables, const char *helper)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "TEST_VERBOSE=1 LOCKSTEP_TIMEOUT=2 %s %s %s", variables,
+             test_build_path("tests/cuda/cuda_zero"), helper);
+    return test_run(command, 60);
+}
+
+TEST(a_rank_that_dies_between_two_gatherings_is_named)
+{
+    test_output run = run_helper("", "helper_dies");
+    CHECK(run.status != 0);
+    CHECK_CONTAINS(run.text, "signal 9");
+    CHECK_CONTAINS(run.text, "rank 0: ");
+    CHECK_CONTAINS(run.text, "rank 1 (");
+    free(run.text);
+}
+
+TEST(a_gathering_that_hangs_on_one_gpu_ends_at_the_deadline)
+{
+    test_output run = run_helper("FAKE_NCCL_FAULT=hang:1:30", "helper_hangs");
+    if (run.status != 0) {
+        test_fail(__FILE__, __LINE__, "%s", run.text);
+    }
+    free(run.text);
 }
 
 TEST_MAIN
