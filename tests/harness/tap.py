@@ -5,6 +5,7 @@ A test fails by raising (an assertion, a failed command), is skipped by raising 
 name is a sentence. The program's first argument is the build folder.
 """
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -17,6 +18,29 @@ _tests = []
 
 class Skip(Exception):
     pass
+
+
+class _Patient(subprocess.Popen):
+    """Beside other work a command has the more time before it counts as one that hangs."""
+
+    _waits = False  # in `communicate`, which calls `wait`
+
+    def wait(self, timeout=None):
+        return super().wait(timeout if self._waits else _longer(timeout))
+
+    def communicate(self, input=None, timeout=None):
+        self._waits = True
+        try:
+            return super().communicate(input, _longer(timeout))
+        finally:
+            self._waits = False
+
+
+def _longer(timeout):
+    return timeout and timeout * max(1.0, os.getloadavg()[0] / os.cpu_count())
+
+
+subprocess.Popen = _Patient
 
 
 def test(function):

@@ -58,8 +58,8 @@ uint64_t test_seed(void);
 const char *test_build_path(const char *relative);
 const char *test_source_path(const char *relative);
 
-/* What a command printed and how it ended; run by /bin/sh -c with a deadline, times
- * TEST_SLOWER. Free output. */
+/* What a command printed and how it ended; run by /bin/sh -c with a deadline, times TEST_SLOWER and
+ * the slow-down of the machine, below the deadline of a test. Free output. */
 typedef struct test_output {
     int status; /* exit code, or 128+signal; 124: the deadline passed */
     char *text; /* stdout and stderr together */

@@ -12,11 +12,14 @@
 #define FOR_EVER "1000000"
 #define RANKS_MAX 4
 
-/* $G is the GPT program, $T a text. */
+/* $G is the GPT program, $T a text; `in_time F` calls F until it succeeds. */
 static test_output stop_script(const char *text)
 {
     char definitions[2048];
-    snprintf(definitions, sizeof definitions, "G=$P/train_gpt; T=%s", test_source_path("LICENSE"));
+    snprintf(definitions, sizeof definitions,
+             "G=$P/train_gpt; T=%s\n"
+             "in_time() { n=0; until $1; do n=$((n + 1)); [ $n -lt 8 ] || exit 95; done; }",
+             test_source_path("LICENSE"));
     return script_with(definitions, text, SECONDS);
 }
 
@@ -176,7 +179,8 @@ TEST(the_gpt_program_stops_with_its_summary_and_equal_replicas)
     free(got.text);
 }
 
-/* So many that a job is stopped, or a rank killed, long before they are done. */
+/* So many that a job is stopped, or a rank killed, long before they are done. On a busy machine the
+ * signal may come after the last step all the same; then `in_time` starts the job anew. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STEPS "300"
 #else
@@ -190,16 +194,18 @@ TEST(a_stopped_job_goes_on_from_the_step_it_stopped_at)
 {
     test_output got = stop_script(
         "$L run -n 2 " TRAIN "--log-losses whole >/dev/null || exit 90\n"
-        "$L run -n 2 --log-dir l " TRAIN "--log-losses a --save s --every 1000000 & p=$!\n"
-        "until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.01; done\n"
-        "kill -TERM $p; wait $p || exit 91\n"
-        "$L run -n 2 " TRAIN "--log-losses b --resume s || exit 92\n"
-        "[ $(wc -l < a) -lt " STEPS " ] || echo TOO LATE; cat a b | cmp - whole || exit 93\n"
+        "stopped() {\n"
+        "    rm -rf l a s\n"
+        "    $L run -n 2 --log-dir l " TRAIN "--log-losses a --save s --every 1000000 & p=$!\n"
+        "    until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.01; done\n"
+        "    kill -TERM $p; wait $p || exit 91; [ $(wc -l < a) -lt " STEPS " ]\n"
+        "}\n"
+        "in_time stopped; $L run -n 2 " TRAIN "--log-losses b --resume s || exit 92\n"
+        "cat a b | cmp - whole || exit 93\n"
         "for s in 1 2 3; do echo $((" STEPS " + s)) 0; done >> a; printf $((" STEPS " + 4)) >> a\n"
         "$L run -n 2 " TRAIN "--log-losses a --resume s || exit 94; cmp a whole");
     CHECK_INT(got.status, 0);
     CHECK_CONTAINS(got.text, " of " STEPS ", as a signal asked\n");
-    CHECK(strstr(got.text, "TOO LATE") == NULL);
     free(got.text);
 }
 
@@ -207,12 +213,17 @@ TEST(a_job_whose_rank_is_killed_goes_on_from_its_checkpoint)
 {
     test_output got = stop_script(
         "$L run -n 2 " TRAIN "--log-losses whole >/dev/null || exit 90\n"
-        "$L run -n 2 --max-restarts 1 --log-dir l " TRAIN
-        "--log-losses b --save s --every 20 --resume s & p=$!\n"
-        "until grep -qs 'step 1/' l/attempt_0/0/stdout.log && ls s/* >/dev/null 2>&1; do "
-        "sleep 0.01; done\n"
-        "kill -9 $(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' l/pids.json | tail -n 1)\n"
-        "wait $p || exit 91; cmp whole b");
+        "killed() {\n"
+        "    rm -rf l b s\n"
+        "    $L run -n 2 --max-restarts 1 --log-dir l " TRAIN
+        "--log-losses b --save s --every 20 --resume s >said 2>&1 & p=$!\n"
+        "    until grep -qs 'step 1/' l/attempt_0/0/stdout.log && ls s/* >/dev/null 2>&1; do\n"
+        "        sleep 0.01\n"
+        "    done\n"
+        "    kill -9 $(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' l/pids.json | tail -n 1)\n"
+        "    wait $p; status=$?; cat said; [ $status = 0 ] || exit 91; grep -q 'restart 1' said\n"
+        "}\n"
+        "in_time killed; cmp whole b");
     CHECK_INT(got.status, 0);
     CHECK_CONTAINS(got.text, "lockstep: restart 1 of 1, at once\n");
     CHECK_CONTAINS(got.text, "replicas identical: 2 of 2");
