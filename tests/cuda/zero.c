@@ -354,7 +354,7 @@ DIST_TEST(helper_hangs, 2)
 static test_output run_helper(const char *variables, const char *helper)
 {
     char command[1024];
-    snprintf(command, sizeof command, "TEST_VERBOSE=1 LOCKSTEP_TIMEOUT=2 %s %s %s", variables,
+    snprintf(command, sizeof command, "TEST_VERBOSE=1 %s %s %s", variables,
              test_build_path("tests/cuda/cuda_zero"), helper);
     return test_run(command, 60);
 }
@@ -371,7 +371,7 @@ TEST(a_rank_that_dies_between_two_gatherings_is_named)
 
 TEST(a_gathering_that_hangs_on_one_gpu_ends_at_the_deadline)
 {
-    test_output run = run_helper("FAKE_NCCL_FAULT=hang:1:30", "helper_hangs");
+    test_output run = run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=hang:1:30", "helper_hangs");
     if (run.status != 0) {
         test_fail(__FILE__, __LINE__, "%s", run.text);
     }
