@@ -53,8 +53,7 @@
  * Runs with other shapes, types, autocast, seed or sample offset than the recorded one, and with
  * inputs on another device or that require gradients, are made as without a capture. For runs of a
  * second shape, or of fewer micro-batches, make a second ls_captured of the same function: each
- * replays what it has recorded. A step that cannot be captured runs without a capture each time. It
- * cannot be if
+ * replays its own recording. Every run of a step is made without a capture if
  *   - the program reads or waits for the device (ls_item, ls_copy_out), makes tensors of numbers of
  *     its own (ls_from_data, ls_full: give them as inputs), or computes on the processor;
  *   - ranks exchange something that is not captured, numbers are drawn by ls_rand or

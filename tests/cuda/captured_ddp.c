@@ -681,17 +681,9 @@ DIST_TEST(helper_holds, 2)
     train_until_error(HANGS);
 }
 
-static test_output run_helper(const char *variables, const char *helper)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "TEST_VERBOSE=1 %s %s %s", variables,
-             test_build_path("tests/cuda/cuda_captured_ddp"), helper);
-    return test_run(command, 60);
-}
-
 static void check_hang(const char *helper)
 {
-    test_output run = run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=hang:1:20", helper);
+    test_output run = test_run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=hang:1:20", helper);
     if (run.status != 0) {
         test_fail(__FILE__, __LINE__, "%s", run.text);
     }
@@ -708,7 +700,7 @@ TEST(a_replay_that_hangs_on_one_rank_ends_at_the_deadline_and_is_named)
 TEST(a_rank_whose_own_kernels_hang_in_a_replay_ends_and_the_others_say_so)
 {
     const double begin = ls_time();
-    test_output run = run_helper("LOCKSTEP_TIMEOUT=2", "helper_holds");
+    test_output run = test_run_helper("LOCKSTEP_TIMEOUT=2", "helper_holds");
     CHECK_WITHIN(ls_time() - begin, TIMEOUT_MS * 1e-3 + 7 * TEST_SLOWER); /* the start is in it */
     CHECK(run.status != 0);
     CHECK_CONTAINS(run.text, "rank 0: run 7: ");
@@ -719,7 +711,7 @@ TEST(a_rank_whose_own_kernels_hang_in_a_replay_ends_and_the_others_say_so)
 
 TEST(a_rank_that_dies_between_replays_is_named)
 {
-    test_output run = run_helper("", "helper_dies");
+    test_output run = test_run_helper("", "helper_dies");
     CHECK(run.status != 0);
     CHECK_CONTAINS(run.text, "rank 0: run 7: ");
     CHECK_CONTAINS(run.text, "rank 1 (");

@@ -335,7 +335,7 @@ static void train_locally(const char *backend, const local_training *t, double v
             ls_tensor *y = t->loss(net, step + 10 * rank + 20 * m);
             CHECK_OK(t->weighted ? ls_backward_weighted(y, 1.0 + m + rank) : ls_backward(y));
             CHECK_OK(ls_item(y, loss));
-            if (ls_ddp_local(net) && m < t->weighted) { /* the next one adds to what is left */
+            if (ls_ddp_local(net) && m < t->weighted) { /* the next is added to the clipped sum */
                 CHECK_OK(ls_clip_grad_norm(net, 0.1, NULL, NULL));
             }
         }

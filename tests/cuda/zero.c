@@ -351,17 +351,9 @@ DIST_TEST(helper_hangs, 2)
     train_until_error(false);
 }
 
-static test_output run_helper(const char *variables, const char *helper)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "TEST_VERBOSE=1 %s %s %s", variables,
-             test_build_path("tests/cuda/cuda_zero"), helper);
-    return test_run(command, 60);
-}
-
 TEST(a_rank_that_dies_between_two_gatherings_is_named)
 {
-    test_output run = run_helper("", "helper_dies");
+    test_output run = test_run_helper("", "helper_dies");
     CHECK(run.status != 0);
     CHECK_CONTAINS(run.text, "signal 9");
     CHECK_CONTAINS(run.text, "rank 0: ");
@@ -371,7 +363,8 @@ TEST(a_rank_that_dies_between_two_gatherings_is_named)
 
 TEST(a_gathering_that_hangs_on_one_gpu_ends_at_the_deadline)
 {
-    test_output run = run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=hang:1:30", "helper_hangs");
+    test_output run =
+        test_run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=hang:1:30", "helper_hangs");
     if (run.status != 0) {
         test_fail(__FILE__, __LINE__, "%s", run.text);
     }

@@ -21,7 +21,7 @@ class Skip(Exception):
 
 
 class _Patient(subprocess.Popen):
-    """Beside other work a command has the more time before it counts as one that hangs."""
+    """A command gets more time on a busy machine before it counts as one that hangs."""
 
     _waits = False  # in `communicate`, which calls `wait`
 

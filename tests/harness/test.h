@@ -66,6 +66,8 @@ typedef struct test_output {
     double seconds;
 } test_output;
 test_output test_run(const char *command, int deadline_seconds);
+/* The test helper_… of this program, in an environment with these variables ("A=1 B=2"). */
+test_output test_run_helper(const char *variables, const char *helper);
 
 #define TEST_REGISTER_(name_, ranks_, deadline_)                                                   \
     static void name_(void);                                                                       \

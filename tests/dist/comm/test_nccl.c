@@ -425,21 +425,13 @@ DIST_TEST(helper_connect, 2)
     CHECK_CONTAINS(ls_error_message(), "it has not connected the ranks within");
 }
 
-static test_output run_helper(const char *variables, const char *helper)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "%s %s %s", variables,
-             test_build_path("tests/dist/comm/comm_test_nccl"), helper);
-    return test_run(command, 60);
-}
-
 TEST(waits_between_streams_that_are_missing_are_found_within_20_runs)
 {
     int status = 0;
     for (int seed = 1; seed <= 20 && status == 0; seed++) {
         char variables[64];
         snprintf(variables, sizeof variables, "FAKE_CUDA_WAITS=0 FAKE_CUDA_SEED=%d", seed);
-        test_output run = run_helper(variables, "helper_order");
+        test_output run = test_run_helper(variables, "helper_order");
         status = run.status;
         free(run.text);
     }
@@ -451,7 +443,7 @@ static void check_stuck(const char *fault, const char *call)
     char variables[128], said[128];
     snprintf(variables, sizeof variables, "TEST_VERBOSE=1 FAKE_NCCL_FAULT=%s:1:1", fault);
     const double begin = ls_time();
-    test_output run = run_helper(variables, "helper_stuck");
+    test_output run = test_run_helper(variables, "helper_stuck");
     CHECK_WITHIN(ls_time() - begin, TIMEOUT_MS * 1e-3 + 15 * TEST_SLOWER); /* the start is in it */
     CHECK(run.status != 0);
     CHECK_SAYS(run.text,
@@ -476,7 +468,8 @@ TEST(so_does_one_whose_abort_does_not_return)
 
 TEST(a_communicator_that_is_never_made_ends_at_the_deadline)
 {
-    test_output run = run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=init:1:0", "helper_connect");
+    test_output run =
+        test_run_helper("LOCKSTEP_TIMEOUT=2 FAKE_NCCL_FAULT=init:1:0", "helper_connect");
     if (run.status != 0) {
         test_fail(__FILE__, __LINE__, "%s", run.text);
     }
