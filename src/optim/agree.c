@@ -5,10 +5,13 @@
  * have parts of a parameter along another axis of the mesh ("tp") meet in neither: with another
  * learning rate on one of them, or without one of its steps, all shapes agree, and only the numbers
  * are wrong. So each step compares along these axes before it changes anything: one exchange of 16
- * bytes, and the facts only where they differ. */
+ * bytes, and the facts only where they differ. The first one also compares the numbers of the
+ * parameters that are not divided, which a wrapper would do in some of its backwards
+ * (ddp/copies.c). */
 #include <stdio.h>
 
 #include "autograd/param.h"
+#include "base/hash.h"
 #include "comm/api/control.h"
 #include "dist/agree.h"
 #include "dist/mesh.h"
@@ -37,11 +40,43 @@ unsigned ls__optim_divided(const ls_optim *o)
     return along & left;
 }
 
-static ls_status agree_along(const ls__axis_in_force *axis, bool first)
+typedef struct copies {
+    const ls_optim *o;
+    int axis;
+} copies;
+
+static void list_copies(ls__facts *to, const void *arg)
 {
+    const copies *c = arg;
+    char name[256], value[32];
+    for (int i = 0; i < c->o->count; i++) {
+        ls_tensor *t = c->o->params[i].value;
+        const unsigned apart = ls__place_parts(c->o->guest.runtime->axes, ls__param_placed(t)) |
+                               ls__param_staged_along(t);
+        ls__host_view view;
+        if (apart >> c->axis & 1 || ls__host_view_of(t, &view) != LS_OK) {
+            continue;
+        }
+        const uint64_t hash = ls__hash_bytes(0, view.data, view.bytes);
+        ls__host_view_close(&view, false);
+        (void)snprintf(name, sizeof name, "the numbers of %.200s (parameter %d)",
+                       c->o->params[i].name, i);
+        (void)snprintf(value, sizeof value, "hash %016llx", (unsigned long long)hash);
+        ls__facts_text(to, name, value,
+                       "give the ranks of the axis the same first values, by one seed or a "
+                       "checkpoint, or their own parts (ls_tensor_shard)");
+    }
+}
+
+static ls_status agree_along(const ls_optim *o, int a, bool first)
+{
+    const ls__axis_in_force *axis = &o->guest.runtime->axes->axis[a];
     ls__agree_peers peers = {.group = axis->group, .stages = true, .trains = true};
     (void)snprintf(peers.who, sizeof peers.who, "axis \"%s\"", axis->name);
     LS_TRY(first ? ls__agree_settings(&peers) : LS_OK);
+    if (first && o->observer == NULL) {
+        LS_TRY(ls__agree(&peers, list_copies, &(copies){.o = o, .axis = a}));
+    }
     const int64_t own = (int64_t)ls__config_change_hash();
     int64_t least[2] = {own, ~own}; /* of the hashes, and the inverse of the largest one */
     LS_TRY(ls__control_all_reduce(
@@ -52,10 +87,9 @@ static ls_status agree_along(const ls__axis_in_force *axis, bool first)
 
 ls_status ls__optim_agree(ls_optim *o)
 {
-    const ls__axes_in_force *axes = o->guest.runtime->axes;
     const unsigned first = o->divided & ~o->agreed;
     for (int a = 0; o->divided >> a != 0; a++) {
-        LS_TRY(o->divided >> a & 1 ? agree_along(&axes->axis[a], first >> a & 1) : LS_OK);
+        LS_TRY(o->divided >> a & 1 ? agree_along(o, a, first >> a & 1) : LS_OK);
     }
     o->agreed |= o->divided;
     return LS_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks with parts of a parameter do alike, though no shape tells so: an optimizer, its rate,
- * its steps, the norm of clipping. A rank that differs is named on all ranks of the axis before
+ * its steps, the norm of clipping, the first values of what is not divided. A rank that differs is named on all ranks of the axis before
  * anything is stepped, also where its wrapper's other ranks do the same as it. */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { WIDTH = 4, HIDDEN = 12, STEPS = 3 };
 
-typedef enum deed { NOTHING, RATE, KIND, SEED, LATER_RATE, SKIPPED, NORM } deed;
+typedef enum deed { NOTHING, RATE, KIND, SEED, LATER_RATE, SKIPPED, NORM, VALUE } deed;
 
 typedef struct run {
     const char *axes;
@@ -25,6 +25,7 @@ typedef struct run {
 typedef struct mlp {
     ls_module base;
     ls_tensor *a, *b;
+    ls_tensor *bias; /* of no placement: the ranks have copies */
 } mlp;
 
 static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x)
@@ -32,7 +33,7 @@ static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x)
     const mlp *self = (mlp *)m;
     x = ls_redistribute(x, "tp", LS_INVARIANT, LS_REPLICATED);
     ls_tensor *y = ls_linear(ls_relu(ls_linear(x, self->a, NULL)), self->b, NULL);
-    return ls_redistribute(y, "tp", LS_PARTIAL, LS_INVARIANT);
+    return ls_add(ls_redistribute(y, "tp", LS_PARTIAL, LS_INVARIANT), self->bias);
 }
 
 static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
@@ -45,11 +46,13 @@ static ls_tensor *weight(mlp *m, const char *name, ls_shape shape, int dim)
     return t;
 }
 
-static ls_module *mlp_new(void)
+static ls_module *mlp_new(deed odd)
 {
     mlp *m = ls_module_new(sizeof *m, &mlp_class);
     m->a = weight(m, "a", LS_SHAPE(HIDDEN, WIDTH), 0);
     m->b = weight(m, "b", LS_SHAPE(WIDTH, HIDDEN), 1);
+    m->bias = ls_module_add_param(&m->base, "bias", ls_zeros(LS_SHAPE(WIDTH), LS_FLOAT32));
+    CHECK_OK(odd == VALUE ? ls_fill_normal(m->bias, 0.5, 0.0) : LS_OK);
     return &m->base;
 }
 
@@ -91,7 +94,7 @@ static int train(void *arg)
     const int last = ls_mesh_size(mesh, "tp") - 1;
     const deed odd = ls_mesh_coordinate(mesh, "tp") == last ? r->odd : NOTHING;
     CHECK_OK(ls_manual_seed(odd == SEED ? 4 : 3));
-    ls_module *net = mlp_new();
+    ls_module *net = mlp_new(odd);
     net = strstr(r->axes, "dp") != NULL ? ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL) : net;
     ls_optim *optim = optim_of(net, odd);
     CHECK(net != NULL && optim != NULL);
@@ -134,6 +137,9 @@ static const run runs[] = {
      .says = {AXIS "the learning rate of AdamW #1: rank 0 has 0.25", "rank 1 has 0.125"}},
     {"tp=4", NORM, 0,
      .says = {AXIS "the largest norm of ls_clip_grad_norm: rank 0 has 1", "rank 3 has 2"}},
+    {"tp=2", VALUE, 0,
+     .says = {AXIS "the numbers of bias (parameter 2): rank 0 has hash", "rank 1 has hash"}},
+    {"tp=3", VALUE, 0, .says = {AXIS "the numbers of bias", "rank 2 has hash"}},
     /* All replicas do the same, so no wrapper finds it. */
     {"dp=2,tp=2", RATE, 0, .says = {AXIS "optimizer 1: rank", "has AdamW, lr 0.5"}},
     {"tp=2,dp=2", LATER_RATE, 1, .says = {AXIS "the learning rate of AdamW #1", "0.125"}},
@@ -163,7 +169,7 @@ DIST_TEST(a_step_that_one_rank_of_the_axis_leaves_out_is_named_on_both, 2)
 {
     ls_mesh *mesh = NULL;
     CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
-    ls_module *net = mlp_new();
+    ls_module *net = mlp_new(NOTHING);
     ls_optim *optim = optim_of(net, NOTHING);
     ls_status status = LS_OK;
     for (int at = 0; at < STEPS && status == LS_OK; at++) {
