@@ -19,6 +19,7 @@ bool ls_set_grad_mode(bool enabled)
 /* Graphs that used the leaf keep their own references, so their backward passes still work. */
 static void forget_leaf(ls__record *record)
 {
+    record->notes = ls__leaf_of(record->node)->notes;
     ls__node_unref(record->node);
     record->node = NULL;
     record->flags &= (uint8_t)~LS__RECORD_LEAF;
@@ -142,45 +143,51 @@ ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index)
     return LS_OK;
 }
 
-/* Of a poisoned parameter nothing is kept. */
+/* Of a poisoned parameter, which has no notes, NULL. */
+static ls__param_notes *notes_of(const ls_tensor *param, const char *what)
+{
+    ls__tensors *tensors = ls__tensors_get(what);
+    ls__record *record = tensors != NULL ? ls__record_sound(tensors, param, what) : NULL;
+    if (record == NULL) {
+        return NULL;
+    }
+    const bool is_leaf = (record->flags & LS__RECORD_LEAF) != 0;
+    return is_leaf ? &ls__leaf_of(record->node)->notes : &record->notes;
+}
+
 void ls__param_set_table(ls_tensor *param)
 {
-    ls__tensors *tensors;
-    ls__leaf *leaf = leaf_at(param, "param_set_table", &tensors);
-    if (leaf != NULL) {
-        leaf->is_table = true;
+    ls__param_notes *notes = notes_of(param, "param_set_table");
+    if (notes != NULL) {
+        notes->is_table = true;
     }
 }
 
 bool ls__param_is_table(const ls_tensor *param)
 {
-    ls__tensors *tensors;
-    const ls__leaf *leaf = leaf_at(param, "param_is_table", &tensors);
-    return leaf != NULL && leaf->is_table;
+    const ls__param_notes *notes = notes_of(param, "param_is_table");
+    return notes != NULL && notes->is_table;
 }
 
 void ls__param_set_staged(ls_tensor *param, unsigned axes)
 {
-    ls__tensors *tensors;
-    ls__leaf *leaf = leaf_at(param, "param_set_staged", &tensors);
-    if (leaf != NULL) {
-        leaf->is_staged = true;
-        leaf->staged = (uint8_t)axes;
+    ls__param_notes *notes = notes_of(param, "param_set_staged");
+    if (notes != NULL) {
+        notes->is_staged = true;
+        notes->staged = (uint8_t)axes;
     }
 }
 
 unsigned ls__param_staged_along(const ls_tensor *param)
 {
-    ls__tensors *tensors;
-    const ls__leaf *leaf = leaf_at(param, "param_staged_along", &tensors);
-    return leaf != NULL ? leaf->staged : 0;
+    const ls__param_notes *notes = notes_of(param, "param_staged_along");
+    return notes != NULL ? notes->staged : 0;
 }
 
 bool ls__param_is_staged(const ls_tensor *param)
 {
-    ls__tensors *tensors;
-    const ls__leaf *leaf = leaf_at(param, "param_is_staged", &tensors);
-    return leaf != NULL && leaf->is_staged;
+    const ls__param_notes *notes = notes_of(param, "param_is_staged");
+    return notes != NULL && notes->is_staged;
 }
 
 ls__observer *ls__param_observer(const ls_tensor *param)
@@ -222,31 +229,28 @@ void ls__param_updated(const ls_tensor *param)
 
 ls_status ls__param_set_summed(ls_tensor *param, unsigned axes)
 {
-    ls__tensors *tensors;
-    ls__leaf *leaf = leaf_at(param, "param_set_summed", &tensors);
-    if (leaf == NULL) {
+    ls__param_notes *notes = notes_of(param, "param_set_summed");
+    if (notes == NULL) {
         return ls__self.status;
     }
-    leaf->summed = (uint8_t)axes;
+    notes->summed = (uint8_t)axes;
     return LS_OK;
 }
 
 ls_status ls__param_set_complete(ls_tensor *param, unsigned axes)
 {
-    ls__tensors *tensors;
-    ls__leaf *leaf = leaf_at(param, "param_set_complete", &tensors);
-    if (leaf == NULL) {
+    ls__param_notes *notes = notes_of(param, "param_set_complete");
+    if (notes == NULL) {
         return ls__self.status;
     }
-    leaf->complete = (uint8_t)axes;
+    notes->complete = (uint8_t)axes;
     return LS_OK;
 }
 
 unsigned ls__param_complete(const ls_tensor *param)
 {
-    ls__tensors *tensors;
-    const ls__leaf *leaf = leaf_at(param, "param_complete", &tensors);
-    return leaf != NULL ? leaf->complete : 0;
+    const ls__param_notes *notes = notes_of(param, "param_complete");
+    return notes != NULL ? notes->complete : 0;
 }
 
 uint32_t ls__param_placed(const ls_tensor *param)

@@ -152,6 +152,16 @@ ls_status ls__ddp_axes_place(ls__ddp *d, const ls_param *param, ls_ddp_place *pl
     return LS_OK;
 }
 
+ls_status ls__ddp_axes_copies(ls__ddp *d, const ls_param *param, ls_group **out)
+{
+    *out = NULL;
+    if (!d->axes.known) {
+        return LS_OK;
+    }
+    const unsigned apart = ls__place_parts(axes_of(d), ls__param_placed(param->value));
+    return group_over(d, d->axes.group & ~(int)apart, out);
+}
+
 ls_status ls__ddp_axes_note(ls__ddp *d, const ls_param *param, const ls_group *sums)
 {
     if (!d->axes.known) {

@@ -28,7 +28,10 @@ typedef struct ls__ddp_axes {
 ls_status ls__ddp_axes_init(struct ls__ddp *d, const ls_ddp_options *options);
 /* The groups of a parameter that ls_ddp_options.place leaves open. Collective as above. */
 ls_status ls__ddp_axes_place(struct ls__ddp *d, const ls_param *param, ls_ddp_place *place);
-/* Tells the parameter's leaf over which axes its gradient is summed. */
+/* The ranks of the wrapper's group that have the same part of a parameter; NULL: all of them.
+ * Collective as above. */
+ls_status ls__ddp_axes_copies(struct ls__ddp *d, const ls_param *param, ls_group **out);
+/* Tells the parameter over which axes its gradient is summed. */
 ls_status ls__ddp_axes_note(struct ls__ddp *d, const ls_param *param, const ls_group *sums);
 /* Losses may vary along the axes of batches from now on (begin), or no longer. */
 void ls__ddp_axes_count(struct ls__ddp *d, bool begin);

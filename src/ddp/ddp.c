@@ -628,7 +628,7 @@ static ls_status set_up(ls__ddp *d, const ls_ddp_options *options)
     d->number = next_number(d);
     LS_TRY(ls__ddp_axes_init(d, options));
     LS_TRY(make_reducer(d, options));
-    const ls_status sent = ls__replicas_broadcast(d->inner, d->reducer, d->params, d->param_count);
+    const ls_status sent = ls__replicas_broadcast(d);
     if (sent < 0) { /* the peers wait in the broadcast */
         ls__reducer_abort(d->reducer, sent, ls_error_message());
         return sent;

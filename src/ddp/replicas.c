@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replicas: rank 0's state becomes that of all ranks when a module is wrapped, and hashes tell
- * whether the replicas are still equal later. A parameter that is summed over a smaller group
- * becomes that of its rank 0. */
+ * whether the replicas are still equal later. A parameter that is summed over a smaller group, or
+ * frozen and divided, becomes that of the rank 0 of the ranks that share it. */
 #include "comm/api/control.h"
 
 #include <stdio.h>
@@ -37,22 +37,32 @@ typedef struct bundle {
 
 /* The argument of the visitor's functions. */
 typedef struct broadcaster {
-    const ls_reducer *reducer;
-    ls_module *module;
-    const ls_param *params; /* the reducer's, in the order of the visitor … */
-    int count, next;        /* … and the next to come */
+    const ls__ddp *d;
+    int next, next_frozen; /* of its parameters, which come in the order of the visitor */
+    int *of_frozen;        /* [frozen_count] the bundle of each */
     walk_pass pass;
     ls__facts *facts; /* of LIST: the sizes of what is alike on all ranks */
-    bundle bundles[LS__DOMAINS_MAX];
+    int bundle_count; /* those of the reducer's domains come first */
+    bundle bundles[LS__DOMAINS_MAX + LS__DDP_GROUPS_MAX];
 } broadcaster;
 
-/* Of a parameter of the reducer's, which may show several boxes; 0 for what is alike on all ranks:
- * buffers, frozen parameters. */
+/* Whether the walk is at one of the parameters, which may show several boxes; *next is the one
+ * after it. */
+static bool is_at(const ls_param *params, int count, int *next, const char *name)
+{
+    *next += *next < count && strcmp(name, params[*next].name) == 0;
+    return *next > 0 && strcmp(name, params[*next - 1].name) == 0;
+}
+
+/* 0 for what is alike on all ranks, such as buffers. */
 static int bundle_of(broadcaster *b, const char *name)
 {
-    b->next += b->next < b->count && strcmp(name, b->params[b->next].name) == 0;
-    return b->next > 0 && strcmp(name, b->params[b->next - 1].name) == 0
-               ? ls__reducer_param_domain(b->reducer, b->next - 1)
+    const ls__ddp *d = b->d;
+    if (is_at(d->params, d->param_count, &b->next, name)) {
+        return ls__reducer_param_domain(d->reducer, b->next - 1);
+    }
+    return is_at(d->frozen, d->frozen_count, &b->next_frozen, name)
+               ? b->of_frozen[b->next_frozen - 1]
                : 0;
 }
 
@@ -111,7 +121,7 @@ static ls_status meet_float64(void *self, const char *name, double *value)
 }
 
 /* One walk over the module, from the start of every bundle. */
-static ls_status walk(broadcaster *b, ls_module *module, walk_pass pass)
+static ls_status walk(broadcaster *b, walk_pass pass)
 {
     const ls_state_visitor visitor = {.size = sizeof visitor,
                                       .self = b,
@@ -120,10 +130,11 @@ static ls_status walk(broadcaster *b, ls_module *module, walk_pass pass)
                                       .float64 = meet_float64};
     b->pass = pass;
     b->next = 0;
-    for (int d = 0; d < ls__reducer_domains(b->reducer); d++) {
-        b->bundles[d].bytes = 0;
+    b->next_frozen = 0;
+    for (int i = 0; i < b->bundle_count; i++) {
+        b->bundles[i].bytes = 0;
     }
-    return ls_module_state(module, "", &visitor);
+    return ls_module_state(b->d->inner, "", &visitor);
 }
 
 /* A walk that has succeeded before. */
@@ -131,7 +142,7 @@ static void list_state(ls__facts *to, const void *arg)
 {
     broadcaster *b = *(broadcaster *const *)arg;
     b->facts = to;
-    (void)walk(b, b->module, LIST);
+    (void)walk(b, LIST);
 }
 
 /* Parameters were compared when the reducer was made, buffers and frozen parameters were not. */
@@ -156,44 +167,73 @@ static ls_status send_bundle(const bundle *part)
 }
 
 /* One operation for each group. */
-static ls_status broadcast_bundles(broadcaster *b, ls_module *module)
+static ls_status broadcast_bundles(broadcaster *b)
 {
-    const int count = ls__reducer_domains(b->reducer);
-    for (int d = 0; d < count; d++) {
-        bundle *part = &b->bundles[d];
+    for (int i = 0; i < b->bundle_count; i++) {
+        bundle *part = &b->bundles[i];
         void *memory = NULL;
         if (part->bytes > 0) {
             LS_TRY(ls__group_memory(part->group, part->bytes, &memory));
         }
         part->memory = memory;
     }
-    LS_TRY(walk(b, module, PACK));
-    for (int d = 0; d < count; d++) {
-        LS_TRY(b->bundles[d].bytes > 0 ? send_bundle(&b->bundles[d]) : LS_OK);
+    LS_TRY(walk(b, PACK));
+    for (int i = 0; i < b->bundle_count; i++) {
+        LS_TRY(b->bundles[i].bytes > 0 ? send_bundle(&b->bundles[i]) : LS_OK);
     }
-    return walk(b, module, UNPACK);
+    return walk(b, UNPACK);
+}
+
+/* A frozen parameter is in no domain of the reducer's. */
+static ls_status list_bundles(broadcaster *b, ls__ddp *d)
+{
+    const int domains = ls__reducer_domains(d->reducer);
+    b->bundle_count = domains;
+    for (int i = 0; i < domains; i++) {
+        b->bundles[i].group = ls__reducer_domain_group(d->reducer, i);
+    }
+    for (int i = 0; i < d->frozen_count; i++) {
+        ls_group *group;
+        LS_TRY(ls__ddp_axes_copies(d, &d->frozen[i], &group));
+        int at = group == NULL ? 0 : domains;
+        while (at > 0 && at < b->bundle_count && b->bundles[at].group != group) {
+            at++;
+        }
+        if (at == b->bundle_count) {
+            b->bundles[b->bundle_count++].group = group;
+        }
+        b->of_frozen[i] = at;
+    }
+    return LS_OK;
+}
+
+static ls_status send_all(broadcaster *b, ls__ddp *d)
+{
+    LS_TRY(list_bundles(b, d));
+    LS_TRY(walk(b, MEASURE));
+    LS_TRY(check_alike(b));
+    return broadcast_bundles(b);
 }
 
 /* Measures, packs, broadcasts, unpacks. The packs are freed before the first gradient is written,
  * so they do not raise the largest amount of memory that training takes. */
-ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
-                                 const ls_param *params, int count)
+ls_status ls__replicas_broadcast(ls__ddp *d)
 {
-    broadcaster b = {.reducer = reducer, .module = module, .params = params, .count = count};
-    if (ls_group_size(ls__reducer_group(reducer)) == 1) {
+    const size_t bytes = ((size_t)d->frozen_count + 1) * sizeof(int);
+    if (ls_group_size(ls__reducer_group(d->reducer)) == 1) {
         return LS_OK;
     }
-    for (int d = 0; d < ls__reducer_domains(reducer); d++) {
-        b.bundles[d].group = ls__reducer_domain_group(reducer, d);
+    broadcaster b = {.d = d, .of_frozen = d->env->allocate(d->env, bytes)};
+    if (b.of_frozen == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for %d parameters", d->frozen_count);
     }
-    LS_TRY(walk(&b, module, MEASURE));
-    LS_TRY(check_alike(&b));
-    const ls_status status = broadcast_bundles(&b, module);
-    for (int d = 0; d < ls__reducer_domains(reducer); d++) {
-        if (b.bundles[d].memory != NULL) {
-            (void)ls_group_dealloc(b.bundles[d].group, b.bundles[d].memory);
+    const ls_status status = send_all(&b, d);
+    for (int i = 0; i < b.bundle_count; i++) {
+        if (b.bundles[i].memory != NULL) {
+            (void)ls_group_dealloc(b.bundles[i].group, b.bundles[i].memory);
         }
     }
+    d->env->release(d->env, b.of_frozen, bytes);
     return status;
 }
 

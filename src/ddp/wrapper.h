@@ -233,9 +233,9 @@ ls_status ls__layout_fail_early(const ls__ddp *d);
 /* ---- replicas.c: making replicas of a module equal ------------------------------------------- */
 
 /* Collective: rank 0's state on every rank, parameters, buffers, and the numbers that module
- * classes keep beside them; of params[count], which are the reducer's, that of the rank 0 of each
- * one's own group. One operation for each group, and a comparison. */
-ls_status ls__replicas_broadcast(ls_module *module, const ls_reducer *reducer,
-                                 const ls_param *params, int count);
+ * classes keep beside them; of the reducer's parameters that of the rank 0 of each one's own group,
+ * of a frozen one that of the first rank that has the same part. One operation for each group, and
+ * a comparison. */
+ls_status ls__replicas_broadcast(ls__ddp *d);
 
 #endif

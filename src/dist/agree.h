@@ -14,8 +14,8 @@
  *                                       axes of parts     the first step (optim/agree.c)
  *   learning rates, steps, norm of clipping, autocast   the same          each of these
  *   the parameters themselves                           each domain       check_every backwards
- *   their copies along other axes of the mesh           each axis         the same; without a wrapper
- *                                                                         the first step
+ *   their copies along other axes of the mesh           each axis         the same; without a
+ *                                                                         wrapper the first step
  *                                                                         (optim/agree.c)
  *
  * Settings that may change and the parameters cost no exchange of their own: their hash goes with

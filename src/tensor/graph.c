@@ -65,6 +65,7 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
     leaf->node.offset = record->offset;
     leaf->node.file = record->file;
     leaf->node.line = record->line;
+    leaf->notes = record->notes;
     leaf->shape.ndim = record->ndim;
     memcpy(leaf->shape.dim, record->dim, sizeof leaf->shape.dim);
     record->node = &leaf->node;

@@ -27,7 +27,7 @@ static bool is_param(const ls__record *record)
 
 static bool is_summed(const ls__record *record, int axis)
 {
-    return is_leaf(record) && (ls__leaf_of(record->node)->summed >> axis & 1u);
+    return is_leaf(record) && (ls__leaf_of(record->node)->notes.summed >> axis & 1u);
 }
 
 int ls__place_of(const ls__record *record, int axis)

@@ -110,6 +110,15 @@ enum ls__record_flag {
     LS__RECORD_WITHIN = 8, /* made by a module for itself: backward frees it on its way */
 };
 
+/* What the layers above have noted about a parameter; it stays when the parameter is frozen. */
+typedef struct ls__param_notes {
+    uint8_t summed;   /* bit a: a reducer adds its gradient over axis a of the mesh in force */
+    uint8_t complete; /* bit a: its gradient is complete along axis a, though batches vary there */
+    uint8_t staged;   /* bit a: axis a is that of a pipeline, of whose stage it is */
+    bool is_staged;   /* of a stage of a pipeline */
+    bool is_table;    /* an embedding's, of whose gradient a pass may reach few rows */
+} ls__param_notes;
+
 typedef struct ls__record {
     int64_t dim[LS_DIMS_MAX], stride[LS_DIMS_MAX]; /* strides in elements */
     int64_t offset, numel;                         /* of the first element, in elements */
@@ -120,8 +129,9 @@ typedef struct ls__record {
     struct ls__record *peer; /* during a backward pass: another one of the same node */
     const char *file;        /* where it was made; NULL: unknown */
     int32_t line;
-    int16_t status; /* ls_status; negative: poisoned */
-    uint32_t place; /* on each axis of the mesh in force (placement.h); 0: unplaced */
+    int16_t status;        /* ls_status; negative: poisoned */
+    uint32_t place;        /* on each axis of the mesh in force (placement.h); 0: unplaced */
+    ls__param_notes notes; /* of a frozen parameter; of others their leaf has them */
     uint8_t generation, ndim, dtype, flags;
 } ls__record;
 

@@ -441,9 +441,7 @@ static ls_status make_versions(ls_pipeline *p)
     const int axes = mesh != NULL ? ls__mesh_axes_of(mesh, p->group) : 0;
     const unsigned along = axes < 0 ? ~0u : (unsigned)axes; /* else any may be */
     for (int i = 0; i < p->param_count; i++) {
-        if (ls_requires_grad(p->params[i].value)) {
-            ls__param_set_staged(p->params[i].value, along);
-        }
+        ls__param_set_staged(p->params[i].value, along); /* a frozen one, too: it may be thawed */
     }
     LS_TRY(ls__schedule_peaks(p->schedule, NULL, peaks));
     p->stash_room = (int)peaks[p->rank].stashed;

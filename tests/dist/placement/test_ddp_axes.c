@@ -202,4 +202,66 @@ DIST_TEST(axes_of_batches_are_checked, 4)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
+/* norm is frozen, down is frozen and divided: down lacks values on the second replica, whose parts
+ * are those of the first one. */
+DIST_TEST(a_divided_parameter_that_is_frozen_is_sent_to_its_replicas, 4)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "dp=2,tp=2", &mesh));
+    const int dp = ls_mesh_coordinate(mesh, "dp"), tp = ls_mesh_coordinate(mesh, "tp");
+    net *own = net_new(tp, 2, false);
+    CHECK(ls_set_requires_grad(own->norm, false) != NULL);
+    CHECK(ls_set_requires_grad(own->down, false) != NULL);
+    CHECK_OK(dp == 1 ? ls_fill_normal(own->down, 9.0, 0.0) : LS_OK);
+    ls_module *ddp =
+        ls_ddp_new(&own->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp"));
+    CHECK(ddp != NULL);
+    {
+        LS_SCOPE;
+        net *whole = net_new(0, 1, false);
+        check_close(own->down, whole->down, 1, tp);
+        CHECK_OK(ls_backward(loss_of(ddp, input(dp * BATCH / 2, BATCH / 2))));
+        CHECK_OK(ls_mesh_use(NULL));
+        CHECK_OK(ls_backward(loss_of(&whole->base, input(0, BATCH))));
+        check_close(ls_grad(own->up), ls_grad(whole->up), 0, tp);
+        ls_module_free(&whole->base);
+        CHECK_OK(ls_mesh_use(mesh));
+    }
+    ls_module_free(ddp);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* All of them are frozen after the wrapper was made. */
+DIST_TEST(a_parameter_that_is_thawed_is_averaged_again, 4)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "dp=2,tp=2", &mesh));
+    const int dp = ls_mesh_coordinate(mesh, "dp"), tp = ls_mesh_coordinate(mesh, "tp");
+    net *own = net_new(tp, 2, true);
+    ls_tensor *const params[] = {own->norm, own->up, own->down};
+    ls_module *ddp =
+        ls_ddp_new(&own->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp"));
+    CHECK(ddp != NULL);
+    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
+        CHECK(ls_set_requires_grad(params[i], false) != NULL);
+        CHECK(ls_set_requires_grad(params[i], true) != NULL);
+    }
+    {
+        LS_SCOPE;
+        ls_tensor *x = input(dp * BATCH / 2, BATCH / 2);
+        x = ls_redistribute(x, "tp", LS_INVARIANT, LS_SHARDED(1));
+        CHECK_OK(ls_backward(loss_of(ddp, x)));
+        CHECK_OK(ls_mesh_use(NULL));
+        net *whole = net_new(0, 1, false);
+        CHECK_OK(ls_backward(loss_of(&whole->base, input(0, BATCH))));
+        check_close(ls_grad(own->norm), ls_grad(whole->norm), -1, 0);
+        check_close(ls_grad(own->up), ls_grad(whole->up), 0, tp);
+        check_close(ls_grad(own->down), ls_grad(whole->down), 1, tp);
+        ls_module_free(&whole->base);
+        CHECK_OK(ls_mesh_use(mesh));
+    }
+    ls_module_free(ddp);
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
 TEST_MAIN
