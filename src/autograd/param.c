@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves: which tensors require gradients, and where those live. */
 #include "autograd/param.h"
+
+#include <lockstep/comm.h>
+
 #include "base/assert.h"
 #include "tensor/fill.h"
 #include "tensor/gradients.h"
 #include "tensor/op.h"
+#include "tensor/placement.h"
 
 /* ---- public ------------------------------------------------------------------------------- */
 
@@ -197,6 +201,14 @@ ls__observer *ls__param_observer(const ls_tensor *param)
     return leaf != NULL ? leaf->observer : NULL;
 }
 
+bool ls__param_is_shared(const ls_tensor *param)
+{
+    const ls__axes_in_force *axes = ls__self.runtime != NULL ? ls__self.runtime->axes : NULL;
+    const ls__observer *observer = ls_requires_grad(param) ? ls__param_observer(param) : NULL;
+    return (observer != NULL && ls_group_size(observer->group) > 1) || ls__param_is_staged(param) ||
+           (axes != NULL && ls__place_parts(axes, ls__param_placed(param)) != 0);
+}
+
 void ls__param_owned(const ls_tensor *param, int64_t *from, int64_t *count)
 {
     ls__observer *observer = ls_requires_grad(param) ? ls__param_observer(param) : NULL;
@@ -342,10 +354,13 @@ void ls__param_place_value(ls_tensor *param, void *memory)
 }
 
 /* A gradient made present without memory is zero: peers reduced a bucket in which this rank had
- * nothing. */
+ * nothing. A frozen parameter has none. */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
 {
     ls__tensors *tensors;
+    if (!present && !ls_requires_grad(param)) {
+        return LS_OK;
+    }
     ls__leaf *leaf = leaf_at(param, "param_set_grad_present", &tensors);
     if (leaf == NULL) {
         return ls__self.status;

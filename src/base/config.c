@@ -26,10 +26,11 @@ static void unlock(ls__config *config)
 }
 
 /* Of a path that is too long the end is kept, which names the file. */
-static void LS__PRINTF(4, 0) add_entry(ls__config *config, const char *kind, const char *own,
-                                       const char *format, va_list args)
+static void LS__PRINTF(5, 0)
+    add_entry(ls__config *config, const ls__config_of *of, const char *kind, const char *own,
+              const char *format, va_list args)
 {
-    ls__config_entry *entry = &config->entry[config->count];
+    ls__config_entry *entry = &config->entry[config->count++];
     const char *file = ls__self.file != NULL ? ls__self.file : "";
     const size_t length = strlen(file);
     const char *tail = length < LS__CONFIG_FILE ? file : file + length - (LS__CONFIG_FILE - 1);
@@ -38,25 +39,36 @@ static void LS__PRINTF(4, 0) add_entry(ls__config *config, const char *kind, con
     (void)snprintf(entry->file, sizeof entry->file, "%s", tail);
     entry->line = ls__self.line;
     entry->kind = kind;
+    entry->of = of != NULL ? *of : (ls__config_of){0};
     entry->thread = &ls__self;
-    entry->number = 1;
-    for (int i = 0; i < config->count; i++) {
-        const ls__config_entry *other = &config->entry[i];
-        entry->number += other->thread == &ls__self && strcmp(other->kind, kind) == 0;
-    }
-    config->count++;
 }
 
-void ls__config_note(const char *kind, const char *own, const char *format, ...)
+void ls__config_note(const ls__config_of *of, const char *kind, const char *own, const char *format,
+                     ...)
 {
     ls__config *config = locked();
     if (config != NULL && config->count < LS__CONFIG_ENTRIES_MAX) {
         va_list args;
         va_start(args, format);
-        add_entry(config, kind, own, format, args);
+        add_entry(config, of, kind, own, format, args);
         va_end(args);
     }
     if (config != NULL) {
+        unlock(config);
+    }
+}
+
+void ls__config_drop(const void *object)
+{
+    ls__config *config = locked();
+    int kept = 0;
+    for (int i = 0; config != NULL && i < config->count; i++) {
+        if (config->entry[i].of.object != object) {
+            config->entry[kept++] = config->entry[i];
+        }
+    }
+    if (config != NULL) {
+        config->count = kept;
         unlock(config);
     }
 }

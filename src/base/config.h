@@ -7,21 +7,29 @@
 #ifndef LS_BASE_CONFIG_H
 #define LS_BASE_CONFIG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/compiler.h"
 #include "base/lock.h"
 
 #define LS__CONFIG_ENTRIES_MAX 16 /* settings that stay: of each kind the first are compared */
-#define LS__CONFIG_CHANGES_MAX 32 /* settings that may change: two of each optimizer */
+#define LS__CONFIG_CHANGES_MAX 48 /* settings that may change: three of each optimizer */
 #define LS__CONFIG_TEXT 160
 #define LS__CONFIG_NAME 64
 #define LS__CONFIG_OWN 128
 #define LS__CONFIG_FILE 60
 
+/* Whose entry it is: it goes with ls__config_drop. `shared` says whether other ranks train with the
+ * object, too (dist/agree.c). */
+typedef struct ls__config_of {
+    const void *object;
+    bool (*shared)(const void *object);
+} ls__config_of;
+
 typedef struct ls__config_entry {
+    ls__config_of of; /* zero: of none, and compared always */
     const char *kind; /* "optimizer"; borrowed for good */
-    int number;       /* of its kind, from 1 */
     char text[LS__CONFIG_TEXT];
     char own[LS__CONFIG_OWN];   /* what is about this rank's parameters: " (2 parameters)" */
     char file[LS__CONFIG_FILE]; /* end of the call site's path; not compared */
@@ -43,10 +51,13 @@ typedef struct ls__config {
     ls__config_change change[LS__CONFIG_CHANGES_MAX];
 } ls__config;
 
-/* Adds an entry to the current runtime's settings: the next one of its kind ("optimizer"). In `own`
- * replicas must agree, and stages of a pipeline need not. Does nothing without a runtime, nor once
- * the table is full: further entries are not compared. */
-void ls__config_note(const char *kind, const char *own, const char *format, ...) LS__PRINTF(3, 4);
+/* Adds an entry to the current runtime's settings: the next one of its kind ("optimizer"). `of` may
+ * be NULL. In `own` replicas must agree, and stages of a pipeline need not. Does nothing without a
+ * runtime, nor once the table is full: further entries are not compared. */
+void ls__config_note(const ls__config_of *of, const char *kind, const char *own, const char *format,
+                     ...) LS__PRINTF(4, 5);
+/* The object goes, and its entries with it. */
+void ls__config_drop(const void *object);
 
 /* Sets a setting that may change in the run: the learning rate, the number of steps, the largest
  * norm of clipping, the type of products. Every synchronised backward and every call of a pipeline

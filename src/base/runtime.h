@@ -88,7 +88,6 @@ typedef struct ls__thread {
     uint32_t crossings; /* grows at the border of a module and before a gradient rule: elements that
                            were read before are not read after it without being asked for again */
     ls__draw_place *drawing; /* of the innermost of them; NULL: none */
-    int optimizers;          /* that have stepped on averaged gradients; names in `config` */
     char *refusal;           /* while an operator of the user's runs: why it cannot; "": it can */
     uint64_t fails;          /* messages that this thread has set */
     uint64_t exchanges;      /* operations on groups that this thread has begun */

@@ -638,7 +638,7 @@ static ls_status make_loader(ls_dataset *dataset, ls_sampler *sampler,
         return ls__fail_again(status, message);
     }
     if (given->feed == LS_FEED_SHARED && ls__sampler_of_job(sampler)) {
-        ls__config_note("loader", "", "LS_FEED_SHARED");
+        ls__config_note(NULL, "loader", "", "LS_FEED_SHARED");
     }
     *out = l;
     return LS_OK;

@@ -44,7 +44,9 @@ static ls_status begin_step(ls__ddp *d)
     ls_optim *o = d->optim;
     o->observer = &d->observer;
     o->divided = ls__optim_divided(o);
-    ls__optim_show_lr(o);
+    if (ls_group_size(d->group) > 1 || o->divided != 0) {
+        ls__optim_show_lr(o);
+    }
     LS_TRY(ls__optim_agree(o));
     return ls__optim_begin(o);
 }

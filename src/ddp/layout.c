@@ -58,7 +58,7 @@ ls_status ls__layout_set(ls__ddp *d, const ls_ddp_options *options)
     }
     LS_TRY(check_options(d, options));
     LS_TRY(ls__shards_set(d->reducer, options->shards));
-    ls__config_note("ls_ddp_new", "", "%d shards", options->shards);
+    ls__config_note(NULL, "ls_ddp_new", "", "%d shards", options->shards);
     d->shards = true;
     return LS_OK;
 }

@@ -101,7 +101,7 @@ ls_status ls__ddp_zero_init(ls__ddp *d, const ls_ddp_options *options)
     LS_TRY(check(d, options));
     d->zero.stage = options->zero;
     if (options->zero > 0) {
-        ls__config_note("ls_ddp_new", "", "zero %d%s", options->zero,
+        ls__config_note(NULL, "ls_ddp_new", "", "zero %d%s", options->zero,
                         options->shard_group != NULL ? " in a shard_group" : "");
         LS_TRY(
             ls__reducer_divide(d->reducer, options->zero > 1 && d->on_host, options->shard_group));

@@ -138,8 +138,15 @@ static bool find(const table *t, int rank, const char *name, const char *value, 
     return false;
 }
 
-/* The fact of `rank` with which this one is compared; "none" where replicas lack it. False: it is
- * not compared there. */
+/* Whether a rank may lack the fact. */
+static bool may_lack(const table *t, const ls__fact *fact)
+{
+    const ls__agree_peers *p = t->peers;
+    return p->stages || (p->lack && fact->own[0] == '\0');
+}
+
+/* The fact of `rank` with which this one is compared; "none" where it lacks it and may not. False:
+ * it is not compared there. */
 static bool get(const table *t, int rank, const ls__fact *fact, ls__fact *out)
 {
     if (t->peers->stages && find(t, rank, fact->name, fact->value, out)) {
@@ -150,7 +157,7 @@ static bool get(const table *t, int rank, const ls__fact *fact, ls__fact *out)
         return true;
     }
     *out = (ls__fact){.name = fact->name, .value = "none", .own = "", .note = ""};
-    return !t->peers->stages;
+    return !may_lack(t, fact);
 }
 
 static bool is_same(const table *t, const ls__fact *a, const ls__fact *b)
@@ -344,6 +351,23 @@ ls_status ls__agree_here(const ls__agree_peers *p, ls__facts_of_fn list, const v
 
 /* ---- settings ----------------------------------------------------------------------------- */
 
+static bool is_shared(const ls__config_entry *entry)
+{
+    return entry->of.shared != NULL && entry->of.shared(entry->of.object);
+}
+
+/* Whether some entry is known to be shared: then those that are not are this rank's own. Where none
+ * is, as of models that are averaged by a reducer of the program's, all are compared. */
+static bool any_is_shared(void)
+{
+    ls__config_entry entry;
+    bool any = false;
+    for (int i = 0; !any && ls__config_entry_at(i, &entry); i++) {
+        any = is_shared(&entry);
+    }
+    return any;
+}
+
 static void list_settings(ls__facts *to, const void *arg)
 {
     const ls_runtime *runtime = arg;
@@ -355,8 +379,19 @@ static void list_settings(ls__facts *to, const void *arg)
                                             "random numbers are drawn for each sample of the "
                                             "global batch, so ranks differ by themselves"});
     ls__config_entry entry;
+    const char *kind[LS__CONFIG_ENTRIES_MAX];
+    int listed = 0;
+    const bool some = any_is_shared();
     for (int i = 0; ls__config_entry_at(i, &entry); i++) {
-        (void)snprintf(name, sizeof name, "%s %d", entry.kind, entry.number);
+        if (some && entry.of.shared != NULL && !is_shared(&entry)) {
+            continue;
+        }
+        int number = 1;
+        for (int k = 0; k < listed; k++) {
+            number += strcmp(kind[k], entry.kind) == 0;
+        }
+        kind[listed++] = entry.kind;
+        (void)snprintf(name, sizeof name, "%s %d", entry.kind, number);
         (void)snprintf(site, sizeof site, " at %s:%d", entry.file, entry.line);
         ls__facts_add(to, &(ls__fact){.name = name,
                                       .value = entry.text,
@@ -373,10 +408,11 @@ static void list_changes(ls__facts *to, const void *arg)
     ls__config_change change;
     for (int i = 0; p->trains && ls__config_change_at(i, &change); i++) {
         ls__facts_number(to, change.name, change.value,
-                         p->stages ? "do the same on every rank in every step, or they do not "
-                                     "train one model"
-                                   : "do the same on every rank in every step, or the replicas "
-                                     "drift apart");
+                         p->stages || p->parts
+                             ? "do the same on every rank in every step, or they do not "
+                               "train one model"
+                             : "do the same on every rank in every step, or the replicas "
+                               "drift apart");
     }
 }
 
@@ -384,7 +420,9 @@ ls_status ls__agree_settings(const ls__agree_peers *p)
 {
     const ls_runtime *runtime = p->group->comm->runtime;
     const uint64_t key = atomic_load_explicit(&runtime->agreement, memory_order_relaxed);
-    return agree(p, list_settings, runtime, !p->stages && key != p->key);
+    ls__agree_peers peers = *p;
+    peers.lack = p->parts;
+    return agree(&peers, list_settings, runtime, !p->stages && !p->parts && key != p->key);
 }
 
 /* Settings are compared by their hashes first, so every rank calls this. */

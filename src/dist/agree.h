@@ -52,8 +52,11 @@ typedef void (*ls__facts_fn)(ls__facts *to, const void *arg);
 typedef struct ls__agree_peers {
     ls_group *group;
     char who[64]; /* in messages: `reducer "ddp"` */
-    bool stages;  /* of a pipeline, or parts along an axis: they have different parameters, and may
-                     lack facts that others have; else replicas */
+    bool stages;  /* of a pipeline: they have different parameters, and may lack facts that others
+                     have */
+    bool parts;   /* they have parts of the same parameters: only samplers and loaders may be
+                     lacking, since one rank may read for the others. Neither: replicas */
+    bool lack;    /* facts without `own` may be lacking; set by ls__agree_settings */
     bool trains;  /* this rank has parameters to train: settings that may change count */
     uint64_t key; /* of replicas: the group's, Note [Agreement] (base/runtime.h) */
 } ls__agree_peers;

@@ -281,10 +281,20 @@ static ls_status check(double max_norm, const ls_clip_grad_norm_options *options
                         "clip_grad_norm: options->replicated is set and options->group is not; "
                         "give the group over which the parameters are replicated");
     }
-    if (isfinite(max_norm)) { /* else the caller only wants to know the norm, maybe on one rank */
+    return LS_OK;
+}
+
+/* For the comparison of the ranks, unless the module is this rank's alone, or the caller only wants
+ * to know the norm, maybe on one rank. */
+static void show_norm(const clipping *c, double max_norm)
+{
+    bool shared = false;
+    for (int i = 0; i < c->count && !shared; i++) {
+        shared = !c->items[i].buffer && ls__param_is_shared(c->items[i].value);
+    }
+    if (shared && (isfinite(max_norm) || c->options.group != NULL)) {
         ls__config_set("the largest norm of ls_clip_grad_norm", max_norm);
     }
-    return LS_OK;
 }
 
 /* With c->squares found. A norm that is not finite changes nothing, so that the caller may skip the
@@ -414,6 +424,7 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
     if (c.items == NULL) {
         return ls__self.status;
     }
+    show_norm(&c, max_norm);
     c.bytes = (size_t)c.count * sizeof *c.squares;
     if (LS__UNLIKELY(leaves_to_device(&c, tensors))) {
         return clip_captured(&c, module, max_norm, norm);

@@ -68,10 +68,21 @@ static void list_copies(ls__facts *to, const void *arg)
     }
 }
 
+bool ls__optim_shared(const void *optim)
+{
+    const ls_optim *o = optim;
+    for (int i = 0; i < o->count; i++) {
+        if (ls__param_is_shared(o->params[i].value)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static ls_status agree_along(const ls_optim *o, int a, bool first)
 {
     const ls__axis_in_force *axis = &o->guest.runtime->axes->axis[a];
-    ls__agree_peers peers = {.group = axis->group, .stages = true, .trains = true};
+    ls__agree_peers peers = {.group = axis->group, .parts = true, .trains = true};
     (void)snprintf(peers.who, sizeof peers.who, "axis \"%s\"", axis->name);
     LS_TRY(first ? ls__agree_settings(&peers) : LS_OK);
     if (first && o->observer == NULL) {

@@ -102,8 +102,8 @@ static void note_config(const ls_optim *o, const ls_optim_group_options *given, 
     }
     (void)snprintf(own, sizeof own, " (%d parameters of %s, %.40s the first)", count, o->cls->name,
                    first);
-    ls__config_note("optimizer group", own, "lr_scale %.9g, weight_decay %s", given->lr_scale,
-                    decay);
+    ls__config_note(&(ls__config_of){o, ls__optim_shared}, "optimizer group", own,
+                    "lr_scale %.9g, weight_decay %s", given->lr_scale, decay);
 }
 
 ls_status ls_optim_add_group(ls_optim *o, ls_select_fn select, void *arg,

@@ -140,7 +140,8 @@ static void note_config(ls_optim *o)
         ls__text_add(&to, ", %s %.9g", o->cls->hyper_name[h], o->hyper[h]);
     }
     (void)snprintf(own, sizeof own, " (%d parameters)", o->count);
-    ls__config_note("optimizer", own, "%s%s", o->cls->name, hyper);
+    ls__config_note(&(ls__config_of){o, ls__optim_shared}, "optimizer", own, "%s%s", o->cls->name,
+                    hyper);
 }
 
 /* No state is allocated yet: a wrapper may still move the parameters (docs/design.md, D9). */
@@ -189,9 +190,11 @@ void ls_optim_free(ls_optim *o)
     if (o == NULL) {
         return;
     }
-    if (o->staged && o->guest.runtime != NULL) {
+    if (o->guest.runtime != NULL) {
+        ls__config_drop(o);
         ls__config_forget(o->lr_name);
         ls__config_forget(o->steps_name);
+        ls__config_forget(o->trained_name);
     }
     ls__runtime_leave(&o->guest);
     if (o->memory != NULL) {

@@ -68,9 +68,11 @@ struct ls_optim {
     ls__step_part *parts;   /* [part_room]: of the call that runs */
     int64_t part_room;      /* at least count */
     /* For the comparison of the ranks, see base/config.h; "": none yet. */
-    char lr_name[LS__CONFIG_NAME], steps_name[LS__CONFIG_NAME];
+    char lr_name[LS__CONFIG_NAME], steps_name[LS__CONFIG_NAME], trained_name[LS__CONFIG_NAME];
     int64_t steps_shown;
-    bool staged;              /* its parameters are a stage's */
+    int trained; /* of its parameters, which were so in the last step; without experts */
+    bool staged; /* its parameters are a stage's */
+    bool alone;  /* its wrapper has one rank */
     unsigned divided, agreed; /* axes; agree.c */
     int64_t steps_max;        /* of its parameters: how far training has come */
     void *memory;             /* of all state, on that device; NULL until the first step */
@@ -105,6 +107,8 @@ void ls__optim_show_lr(ls_optim *o);
 /* agree.c: bit a: a parameter is divided along axis a of the mesh in force, whose ranks no wrapper
  * compares. The other function compares along those of o->divided; collective. */
 unsigned ls__optim_divided(const ls_optim *o);
+/* Whether other ranks train one of its parameters, too (ls__param_is_shared). */
+bool ls__optim_shared(const void *optim);
 ls_status ls__optim_agree(ls_optim *o);
 
 /* step.c: an optimizer step in several calls, for one that is sharded or runs bucket by bucket.

@@ -49,20 +49,22 @@ static void warn_unwrapped(ls_optim *o)
     }
 }
 
-/* Optimizers are numbered in the order of their first steps, which is the same on all ranks. A rank
- * whose stage had no parameters has made fewer, so those of stages take the first number that is
- * free. */
+/* Optimizers of a kind are numbered in the order of their first steps, which is the same on all
+ * ranks: each takes the first number that is free. A rank whose stage had no parameters has made
+ * fewer. */
 static void name_settings(ls_optim *o)
 {
     const char *whose = o->staged ? "the stage's " : "";
-    int number = o->staged ? 0 : ls__self.optimizers++;
+    int number = 0;
     do {
         number++;
         (void)snprintf(o->lr_name, sizeof o->lr_name, "the learning rate of %s%s #%d", whose,
                        o->cls->name, number);
-    } while (o->staged && ls__config_has(o->lr_name));
+    } while (ls__config_has(o->lr_name));
     (void)snprintf(o->steps_name, sizeof o->steps_name, "the number of steps of %s%s #%d", whose,
                    o->cls->name, number);
+    (void)snprintf(o->trained_name, sizeof o->trained_name,
+                   "the number of parameters that %s #%d trains", o->cls->name, number);
 }
 
 /* The next backward compares it (dist/agree.c). Only of an optimizer whose gradients are
@@ -79,8 +81,8 @@ void ls__optim_show_lr(ls_optim *o)
 static bool steps_alike(const ls_optim *o)
 {
     const ls__observer *observer = o->observer;
-    return observer != NULL ? !observer->local && (observer->agrees || o->staged)
-                            : o->staged || o->divided != 0;
+    return observer != NULL && !o->alone ? !observer->local && (observer->agrees || o->staged)
+                                         : o->staged || o->divided != 0;
 }
 
 /* A rank that leaves out a step trains another model from then on. */
@@ -88,6 +90,9 @@ static void show_step(ls_optim *o)
 {
     ls__optim_show_lr(o);
     ls__config_set(o->steps_name, (double)++o->steps_shown);
+    if (!o->staged) { /* stages have parameters of their own */
+        ls__config_set(o->trained_name, o->trained);
+    }
 }
 
 /* Servers make all steps of an optimizer or none. */
@@ -114,6 +119,7 @@ static ls_status check_synchronised(ls_optim *o)
     ls__observer *asked = NULL;
     const char *inside = NULL, *outside = NULL, *apart = NULL;
     o->observer = NULL;
+    o->trained = 0;
     for (int i = 0; i < o->count; i++) {
         const ls__optim_param *param = &o->params[i];
         if (!ls_requires_grad(param->value)) {
@@ -121,6 +127,7 @@ static ls_status check_synchronised(ls_optim *o)
         }
         ls__observer *observer = ls__param_observer(param->value);
         o->staged = o->staged || ls__param_is_staged(param->value);
+        o->trained += ls__param_complete(param->value) == 0;
         if (observer != NULL && observer != asked && observer->usable) {
             LS_TRY(observer->usable(observer));
         }
@@ -150,9 +157,10 @@ static ls_status check_synchronised(ls_optim *o)
         return LS_OK;
     }
     o->divided = ls__optim_divided(o);
+    o->alone = o->observer != NULL && ls_group_size(o->observer->group) == 1;
     if (steps_alike(o)) {
         show_step(o);
-    } else if (inside != NULL) {
+    } else if (inside != NULL && !o->alone) {
         ls__optim_show_lr(o);
     }
     return LS_OK;

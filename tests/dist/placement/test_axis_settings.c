@@ -2,6 +2,7 @@
 /* What ranks with parts of a parameter do alike, though no shape tells so: an optimizer, its rate,
  * its steps, the norm of clipping, the first values of what is not divided. A rank that differs is named on all ranks of the axis before
  * anything is stepped, also where its wrapper's other ranks do the same as it. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,20 @@
 
 enum { WIDTH = 4, HIDDEN = 12, STEPS = 3 };
 
-typedef enum deed { NOTHING, RATE, KIND, SEED, LATER_RATE, SKIPPED, NORM, VALUE } deed;
+typedef enum deed {
+    NOTHING,
+    RATE,
+    KIND,
+    SEED,
+    LATER_RATE,
+    SKIPPED,
+    NORM,
+    NO_NORM,
+    VALUE,
+    GROUP,
+    FROZEN,
+    OWN
+} deed;
 
 typedef struct run {
     const char *axes;
@@ -56,11 +70,36 @@ static ls_module *mlp_new(deed odd)
     return &m->base;
 }
 
+static bool is_bias(void *arg, const char *name, const ls_tensor *value)
+{
+    (void)arg, (void)value;
+    return strcmp(name, "bias") == 0;
+}
+
 static ls_optim *optim_of(ls_module *net, deed odd)
 {
-    return odd == KIND
-               ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.25))
-               : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = odd == RATE ? 0.5 : 0.25));
+    if (odd == KIND) {
+        return ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.25));
+    }
+    ls_optim *optim =
+        ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = odd == RATE ? 0.5 : 0.25));
+    CHECK_OK(odd != GROUP ? LS_OK
+                          : ls_optim_add_group(optim, is_bias, NULL,
+                                               LS_OPTIONS(ls_optim_group_options, .lr_scale = 3)));
+    return optim;
+}
+
+/* What a rank trains by itself is nothing to the others. */
+static void train_own(void)
+{
+    LS_SCOPE;
+    ls_module *own = ls_linear_new(WIDTH, 1, NULL);
+    ls_optim *optim = ls_adamw_new(own, LS_OPTIONS(ls_adamw_options, .lr = 0.7));
+    CHECK_OK(ls_backward(ls_mean(ls_forward(own, ls_ones(LS_SHAPE(2, WIDTH), LS_FLOAT32)))));
+    CHECK_OK(ls_clip_grad_norm(own, 5.0, NULL, NULL));
+    CHECK_OK(ls_optim_step(optim));
+    ls_optim_free(optim);
+    ls_module_free(own);
 }
 
 static ls_status step(ls_module *net, ls_optim *optim, deed odd, int at)
@@ -68,7 +107,11 @@ static ls_status step(ls_module *net, ls_optim *optim, deed odd, int at)
     LS_SCOPE;
     LS_TRY(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, WIDTH), LS_FLOAT32)))));
     ls_optim_set_lr(optim, odd == LATER_RATE && at == 1 ? 0.125 : 0.25);
-    CHECK_OK(ls_clip_grad_norm(net, odd == NORM ? 2.0 : 1.0, NULL, NULL));
+    const double norm = odd == NORM ? 2.0 : odd == NO_NORM ? INFINITY : 1.0;
+    CHECK_OK(ls_clip_grad_norm(net, norm, NULL, NULL));
+    if (odd == OWN) {
+        train_own();
+    }
     if (odd == SKIPPED && at == 1) {
         return LS_OK;
     }
@@ -100,6 +143,7 @@ static int train(void *arg)
     CHECK(net != NULL && optim != NULL);
     CHECK_OK(r->within ? ls_ddp_step_in_backward(net, optim) : LS_OK);
     ls_tensor *b = ls_module_param(net, "b");
+    CHECK(odd != FROZEN || ls_set_requires_grad(ls_module_param(net, "a"), false) != NULL);
     float before[WIDTH * HIDDEN], after[WIDTH * HIDDEN];
     ls_status status = LS_OK;
     int at = 0;
@@ -140,6 +184,11 @@ static const run runs[] = {
     {"tp=2", VALUE, 0,
      .says = {AXIS "the numbers of bias (parameter 2): rank 0 has hash", "rank 1 has hash"}},
     {"tp=3", VALUE, 0, .says = {AXIS "the numbers of bias", "rank 2 has hash"}},
+    {"tp=2", NO_NORM, 0, .says = {AXIS "the largest norm", "rank 1 has none"}},
+    {"tp=2", GROUP, 0, .says = {AXIS "optimizer group 1: rank 0 has none", "bias the first"}},
+    {"tp=3", FROZEN, 0,
+     .says = {AXIS "the number of parameters that AdamW #1 trains: rank 0 has 3", "rank 2 has 2"}},
+    {"tp=2", OWN, STEPS, .says = {"", ""}},
     /* All replicas do the same, so no wrapper finds it. */
     {"dp=2,tp=2", RATE, 0, .says = {AXIS "optimizer 1: rank", "has AdamW, lr 0.5"}},
     {"tp=2,dp=2", LATER_RATE, 1, .says = {AXIS "the learning rate of AdamW #1", "0.125"}},

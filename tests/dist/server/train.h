@@ -176,7 +176,6 @@ static inline int workers_of(const recipe *how)
 static inline void forget_settings(void)
 {
     ls__self.runtime->config = (ls__config){0};
-    ls__self.optimizers = 0;
 }
 
 /* The workers alone, with their averages. Other ranks get zeros. */

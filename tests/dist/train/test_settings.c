@@ -230,7 +230,7 @@ TEST(clipping_on_one_rank_alone_is_named)
 DIST_TEST(a_setting_of_a_new_parallel_form_is_compared_with_the_others, 3)
 {
     ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
-    ls__config_note("sharded optimizer", "", "stage %d", ls_rank() == 2 ? 2 : 3);
+    ls__config_note(NULL, "sharded optimizer", "", "stage %d", ls_rank() == 2 ? 2 : 3);
     {
         LS_SCOPE;
         ls_tensor *y = ls_forward(net, ls_ones(LS_SHAPE(2, IN), LS_FLOAT32));

@@ -32,6 +32,7 @@ typedef struct run {
     int rank, until; /* the odd ranks: rank … until */
     int found;       /* in this step; STEPS: never */
     const char *says[2];
+    int thawed; /* parameters frozen for a moment after everything was made; 1: the first stays so */
 } run;
 
 static ls_tensor *mean_of(void *arg, ls_tensor *output, ls_tensor *target)
@@ -98,6 +99,12 @@ static int train(void *arg)
         ls_mesh_group(mesh, "dp") != NULL ? ls_ddp_new(net, ls_mesh_group(mesh, "dp"), NULL) : net;
     ls_optim *optim = make_optim(wrapped, odd);
     CHECK_OK(ls_pipeline_set_optim(pipe, strncmp(r->schedule, "pipedream", 9) == 0 ? optim : NULL));
+    ls_param params[4];
+    const int count = ls_module_params(net, params, 4);
+    for (int i = 0; i < count && r->thawed > 0; i++) {
+        CHECK(ls_set_requires_grad(params[i].value, false) != NULL);
+        CHECK(ls_set_requires_grad(params[i].value, i > 0 || r->thawed > 1) != NULL);
+    }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* all have made everything */
     ls_status status = LS_OK;
     int at = 0;
@@ -195,6 +202,15 @@ static const run runs[] = {
      .until = 3,
      2,
      {"the number of steps of the stage's AdamW #1", "pipeline \"1f1b\""}},
+    {"1f1b",
+     "pp=2",
+     LATER_RATE,
+     ONE(1),
+     1,
+     {LATER "the learning rate of the stage's AdamW #1: rank 0 has 0.25", "one model"},
+     .thawed = 2},
+    {"1f1b", "pp=2,dp=2", NOTHING, ONE(0), STEPS, {"", ""}, .thawed = 1},
+    {"1f1b", "pp=2,dp=2", NOTHING, ONE(0), STEPS, {"", ""}, .thawed = 2},
     {"1f1b", "pp=3", NOTHING, ONE(0), STEPS, {"", ""}},
     {"pipedream", "pp=3", NOTHING, ONE(0), STEPS, {"", ""}},
     {"1f1b", "pp=2,dp=2", NOTHING, ONE(0), STEPS, {"", ""}},
