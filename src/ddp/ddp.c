@@ -68,8 +68,7 @@ static ls_status adopt(ls__ddp *d, int i)
     return ls__param_set_grad_present(d->params[i].value, false);
 }
 
-/* Before a graph is recorded: gradients of this forward pass are averaged. */
-static ls_status adopt_thawed(ls__ddp *d)
+ls_status ls__ddp_adopt_thawed(ls__ddp *d)
 {
     for (int i = 0; i < d->param_count; i++) {
         ls_tensor *value = d->params[i].value;
@@ -93,13 +92,15 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
     }
     ls__ddp_axes_mark(d, inputs, input_count);
     if (counts) {
-        LS_TRY(adopt_thawed(d));
+        LS_TRY(ls__ddp_adopt_thawed(d));
     }
     if (counts && d->remote != NULL) {
         LS_TRY(d->remote->pull(d));
     }
     if (counts) {
         atomic_store_explicit(&d->observer.armed, &ls__self, memory_order_relaxed);
+    }
+    if (counts && ls_group_size(d->group) > 1) {
         ls__config_set("autocast", ls__self.autocast);
     }
     const uint64_t begun = d->env->now_ns(d->env);

@@ -21,15 +21,19 @@
 #include "nn/batch_norm.h"
 #include "reduce/reducer.h"
 
+static ls_status pass(ls__ddp *d, const ls_reducer_begin_options *options)
+{
+    LS_TRY(ls__ddp_adopt_thawed(d));
+    LS_TRY(ls__ddp_begin(d, options));
+    return ls__ddp_end(d);
+}
+
 /* A backward that reaches nothing. A failure is told to the peers, as in ls_backward. */
 static ls_status take_part(ls__ddp *d, const ls_ddp_join_options *options)
 {
-    ls_status status =
-        ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .joined = true,
-                                    .divide_by_live = !options->divide_by_initial_world_size));
-    if (status == LS_OK) {
-        status = ls__ddp_end(d);
-    }
+    const ls_status status =
+        pass(d, LS_OPTIONS(ls_reducer_begin_options, .joined = true,
+                           .divide_by_live = !options->divide_by_initial_world_size));
     return status < 0 ? ls__ddp_give_up(d, status) : LS_OK;
 }
 
@@ -47,12 +51,9 @@ ls_status ls__ddp_pass_empty(ls__ddp *d, bool weighted, double weight)
         return ls__ddp_give_up(d, status);
     }
     memset(used, 0, bytes);
-    status = ls__ddp_begin(d, LS_OPTIONS(ls_reducer_begin_options, .local = d->remote != NULL,
-                                         .used = used, .weighted = weighted, .weight = weight));
+    status = pass(d, LS_OPTIONS(ls_reducer_begin_options, .local = d->remote != NULL, .used = used,
+                                .weighted = weighted, .weight = weight));
     d->env->release(d->env, used, bytes);
-    if (status == LS_OK) {
-        status = ls__ddp_end(d);
-    }
     return status < 0 ? ls__ddp_give_up(d, status) : LS_OK;
 }
 

@@ -33,7 +33,9 @@
  * further micro-batches send nothing, and a rank may read in another order than in the first step.
  * That backward begins and ends the gathers that a rank did not need, in all its rounds, before it
  * waits for gradients. Should a bucket be needed again after its release, a further round follows,
- * on all ranks alike.
+ * on all ranks alike. A pass whose elements stay waits for all gatherings at its end, also of
+ * buckets that it did not read, and passes without gradients, of which a rank may have others than
+ * its peers do, make both rounds: whoever steps, loads or gathers next finds all ranks there.
  *
  * Note [In the order of the stream]
  * In memory of a device that the host does not reach a rank has its parts alone (Note [Parts only]
@@ -313,12 +315,13 @@ static void note(ls__unshard *u, ls__unshard_param *p)
 
 /* In the last round of a step this rank cannot gather a released bucket alone, and its order of
  * reads may differ from that of the first step. Backward has passed the last rule that reads a
- * parameter when its gradient is final. */
+ * parameter when its gradient is final; of one that it does not reach (a frozen one) nothing tells
+ * when. */
 static bool may_go(const ls__ddp *d, int bucket)
 {
     const ls__unshard *u = &d->zero.unshard;
-    return u->round < ROUNDS ||
-           (u->buckets[bucket].read && ls__reducer_bucket_is_ready(d->reducer, bucket));
+    return u->round < ROUNDS || (u->buckets[bucket].read && u->buckets[bucket].reached &&
+                                 ls__reducer_bucket_is_ready(d->reducer, bucket));
 }
 
 /* Releases the buckets that were read before the last border and are not read after it, as far as
@@ -410,6 +413,36 @@ static void enter(ls__unshard *u, int way, bool ends)
     }
 }
 
+/* Makes the rounds of the step that are left. */
+static ls_status end_rounds(ls__ddp *d)
+{
+    while (d->zero.unshard.round < ROUNDS) {
+        LS_TRY(next_round(d));
+        LS_TRY(finish_round(d));
+    }
+    return LS_OK;
+}
+
+/* Elements that stay are there for whoever reads them outside of a pass. */
+static ls_status keep_or_release(ls__ddp *d)
+{
+    if (!stay(&d->zero.unshard)) {
+        return release_all(d);
+    }
+    for (int b = 0; b < d->zero.unshard.count; b++) {
+        LS_TRY(wait_for(d, b));
+    }
+    return LS_OK;
+}
+
+static ls_status end_forward(ls__ddp *d)
+{
+    const ls__unshard *u = &d->zero.unshard;
+    LS_TRY(finish_round(d));
+    LS_TRY(ls__self.no_grad && !u->pinned && u->round > 0 ? end_rounds(d) : LS_OK);
+    return keep_or_release(d);
+}
+
 bool ls__unshard_forward_begin(ls__ddp *d)
 {
     ls__unshard *u = &d->zero.unshard;
@@ -423,42 +456,40 @@ bool ls__unshard_forward_begin(ls__ddp *d)
 ls_status ls__unshard_forward_end(ls__ddp *d)
 {
     ls__unshard *u = &d->zero.unshard;
-    ls_status status = u->buckets != NULL ? finish_round(d) : LS_OK;
-    if (status == LS_OK && u->buckets != NULL && !stay(u)) {
-        status = release_all(d);
-    }
+    const ls_status status = u->buckets != NULL ? end_forward(d) : LS_OK;
     u->inside = false;
     return status < 0 ? give_up(d, status) : LS_OK;
 }
 
 void ls__unshard_backward_begin(ls__ddp *d, bool ends)
 {
-    enter(&d->zero.unshard, LS__UNSHARD_BACKWARD, ends);
+    ls__unshard *u = &d->zero.unshard;
+    enter(u, LS__UNSHARD_BACKWARD, ends);
+    for (int b = 0; u->buckets != NULL && b < u->count; b++) {
+        u->buckets[b].reached = ls__reducer_bucket_is_reached(d->reducer, b);
+    }
 }
 
 /* The rounds that a rank did not need are those that others do. */
 static ls_status end_step(ls__ddp *d)
 {
-    ls__unshard *u = &d->zero.unshard;
-    while (u->round < ROUNDS) {
-        LS_TRY(next_round(d));
-        LS_TRY(finish_round(d));
-    }
+    LS_TRY(end_rounds(d));
     LS_TRY(release_all(d));
-    u->round = 0;
+    d->zero.unshard.round = 0;
     return LS_OK;
+}
+
+static ls_status end_backward(ls__ddp *d)
+{
+    const ls__unshard *u = &d->zero.unshard;
+    LS_TRY(finish_round(d));
+    return u->ends && !u->pinned ? end_step(d) : stay(u) ? keep_or_release(d) : LS_OK;
 }
 
 ls_status ls__unshard_backward_end(ls__ddp *d)
 {
     ls__unshard *u = &d->zero.unshard;
-    ls_status status = LS_OK;
-    if (u->buckets != NULL) {
-        status = finish_round(d);
-        if (status == LS_OK && u->ends && !u->pinned) {
-            status = end_step(d);
-        }
-    }
+    const ls_status status = u->buckets != NULL ? end_backward(d) : LS_OK;
     if (u->ends) {
         forget_looks(u);
     }
@@ -531,7 +562,9 @@ ls_status ls__unshard_pin(ls__ddp *d)
         return ls__fail(LS_ERR_STATE, "ls_ddp_gather: a forward or a backward of the ddp is under "
                                       "way; call it before or after");
     }
-    const ls_status status = gather_all(d);
+    ls_status status = u->round > 0 ? end_rounds(d) : LS_OK;
+    status = status < 0 ? status : gather_all(d);
+    u->round = 0;
     u->pinned = status == LS_OK;
     return status < 0 ? give_up(d, status) : LS_OK;
 }

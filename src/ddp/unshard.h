@@ -28,6 +28,7 @@ typedef struct ls__unshard_bucket {
     ls__storage *lent;           /* … of the device's pool; NULL: the reducer's */
     bool whole;                  /* all of its elements are on this rank */
     bool read;                   /* in the pass under way */
+    bool reached;                /* the backward under way reaches all of its parameters */
     bool seen;                   /* … or were in this step, whose ranks compare them */
     int place[LS__UNSHARD_WAYS]; /* in the order of first reads */
     int last[LS__UNSHARD_WAYS];  /* the last read is before the first one of the place after this */

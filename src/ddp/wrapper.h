@@ -187,6 +187,10 @@ ls_status ls__ddp_state(ls_module *self, const char *prefix, const ls_state_visi
 /* Whether the ranks compare their parameters in the next backward that synchronises. */
 bool ls__ddp_compares(const ls__ddp *d);
 
+/* Before a graph is recorded, or a rank takes part without one: gradients of thawed parameters are
+ * averaged from now on. */
+ls_status ls__ddp_adopt_thawed(ls__ddp *d);
+
 /* Lays parameters and gradients out in the observed order, once; collective. */
 ls_status ls__ddp_lay_out(ls__ddp *d);
 /* in_backward.c: at both ends of a synchronising backward; `waited`: ls__in_backward_begin found

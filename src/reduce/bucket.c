@@ -335,6 +335,11 @@ bool ls__reducer_bucket_is_ready(const ls_reducer *r, int bucket)
     return r->plan.buckets[bucket].pending == 0;
 }
 
+bool ls__reducer_bucket_is_reached(const ls_reducer *r, int bucket)
+{
+    return r->plan.buckets[bucket].pending == r->plan.buckets[bucket].count;
+}
+
 /* ---- micro-batches without a backward ------------------------------------------------------ */
 
 void ls__reducer_count_idle(ls_reducer *r, double weight)

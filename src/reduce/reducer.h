@@ -84,6 +84,8 @@ ls__bucket_place ls__reducer_bucket_place(const ls_reducer *r, int bucket);
 int ls__reducer_bucket_of(const ls_reducer *r, int param);
 /* In a backward that synchronises, on its thread: all gradients of the bucket are final. */
 bool ls__reducer_bucket_is_ready(const ls_reducer *r, int bucket);
+/* Before any gradient of it is final: this backward reaches all parameters of the bucket. */
+bool ls__reducer_bucket_is_reached(const ls_reducer *r, int bucket);
 /* Another duplicate of the group among whose ranks buckets are divided. It fails with the
  * reducer's, and is for operations in an order of their own; borrowed. NULL in a group of one.
  * Collective. */
