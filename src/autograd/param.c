@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leaves: which tensors require gradients, and where those live. */
 #include "autograd/param.h"
-
-#include <lockstep/comm.h>
-
 #include "base/assert.h"
 #include "tensor/fill.h"
 #include "tensor/gradients.h"
 #include "tensor/op.h"
-#include "tensor/placement.h"
 
 /* ---- public ------------------------------------------------------------------------------- */
 
@@ -199,14 +195,6 @@ ls__observer *ls__param_observer(const ls_tensor *param)
     ls__tensors *tensors;
     ls__leaf *leaf = leaf_at(param, "param_observer", &tensors);
     return leaf != NULL ? leaf->observer : NULL;
-}
-
-bool ls__param_is_shared(const ls_tensor *param)
-{
-    const ls__axes_in_force *axes = ls__self.runtime != NULL ? ls__self.runtime->axes : NULL;
-    const ls__observer *observer = ls_requires_grad(param) ? ls__param_observer(param) : NULL;
-    return (observer != NULL && ls_group_size(observer->group) > 1) || ls__param_is_staged(param) ||
-           (axes != NULL && ls__place_parts(axes, ls__param_placed(param)) != 0);
 }
 
 void ls__param_owned(const ls_tensor *param, int64_t *from, int64_t *count)

@@ -19,10 +19,6 @@ void ls__param_set_staged(ls_tensor *param, unsigned axes);
 unsigned ls__param_staged_along(const ls_tensor *param); /* 0: of no stage */
 bool ls__param_is_staged(const ls_tensor *param);
 
-/* Whether other ranks train it, too: it is of a wrapper over several ranks, of a stage, or divided
- * along an axis of the mesh in force. What a rank trains by itself has its own settings. */
-bool ls__param_is_shared(const ls_tensor *param);
-
 /* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,
  * or be set anew (NULL: none). */
 /* Bit a: a reducer adds its gradient over axis a of the mesh in force. */

@@ -174,8 +174,8 @@ static void note(const ls_sampler *s)
     } else {
         (void)snprintf(batch, sizeof batch, "batch %lld", (long long)s->batch);
     }
-    ls__config_note(NULL, "sampler", "", "%lld samples, %s, seed %llu%s%s", (long long)s->count, batch,
-                    (unsigned long long)s->seed, s->shuffle ? ", shuffled" : "",
+    ls__config_note(NULL, "sampler", "", "%lld samples, %s, seed %llu%s%s", (long long)s->count,
+                    batch, (unsigned long long)s->seed, s->shuffle ? ", shuffled" : "",
                     s->drop_last ? ", drop_last" : "");
 }
 

@@ -284,6 +284,14 @@ static ls_status check(double max_norm, const ls_clip_grad_norm_options *options
     return LS_OK;
 }
 
+bool ls__param_is_shared(const ls_tensor *param)
+{
+    const ls__axes_in_force *axes = ls__self.runtime != NULL ? ls__self.runtime->axes : NULL;
+    const ls__observer *observer = ls_requires_grad(param) ? ls__param_observer(param) : NULL;
+    return (observer != NULL && ls_group_size(observer->group) > 1) || ls__param_is_staged(param) ||
+           (axes != NULL && ls__place_parts(axes, ls__param_placed(param)) != 0);
+}
+
 /* For the comparison of the ranks, unless the module is this rank's alone, or the caller only wants
  * to know the norm, maybe on one rank. */
 static void show_norm(const clipping *c, double max_norm)

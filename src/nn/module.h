@@ -133,4 +133,9 @@ uint64_t ls__module_item_hash(uint64_t hash, const ls__module_item *item);
 /* Goes on with a hash over more bytes. */
 uint64_t ls__hash_bytes(uint64_t hash, const void *data, size_t bytes);
 
+/* clip.c: whether other ranks train a parameter, too: it is of a wrapper over several ranks, of a
+ * stage, or divided along an axis of the mesh in force. What a rank trains by itself has its own
+ * settings. */
+bool ls__param_is_shared(const ls_tensor *param);
+
 #endif

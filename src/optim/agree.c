@@ -15,6 +15,7 @@
 #include "comm/api/control.h"
 #include "dist/agree.h"
 #include "dist/mesh.h"
+#include "nn/module.h"
 #include "optim/optim.h"
 #include "tensor/placement.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks with parts of a parameter do alike, though no shape tells so: an optimizer, its rate,
- * its steps, the norm of clipping, the first values of what is not divided. A rank that differs is named on all ranks of the axis before
- * anything is stepped, also where its wrapper's other ranks do the same as it. */
+ * its steps, the norm of clipping, the first values of what is not divided. A rank that differs is
+ * named on all ranks of the axis before anything is stepped, also where its wrapper's other ranks
+ * do the same as it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -32,7 +32,7 @@ typedef struct run {
     int rank, until; /* the odd ranks: rank … until */
     int found;       /* in this step; STEPS: never */
     const char *says[2];
-    int thawed; /* parameters frozen for a moment after everything was made; 1: the first stays so */
+    int thawed; /* parameters are frozen for a moment once all is made; 1: the first stays so */
 } run;
 
 static ls_tensor *mean_of(void *arg, ls_tensor *output, ls_tensor *target)
