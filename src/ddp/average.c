@@ -244,6 +244,18 @@ static void list_call(ls__facts *to, const void *arg)
     }
 }
 
+/* Buffers may differ: an average takes those of one rank. */
+static uint64_t hash_of_parameters(const ls__ddp *d)
+{
+    int count = 0;
+    const ls__module_item *items = ls__module_items(d->inner, &count);
+    uint64_t hash = LS__HASH_START;
+    for (int i = 0; items != NULL && i < count; i++) {
+        hash = items[i].buffer ? hash : ls__module_item_hash(hash, &items[i]);
+    }
+    return hash;
+}
+
 /* Of all that list_call lists. */
 static int64_t hash_of(const call *c)
 {
@@ -340,7 +352,7 @@ ls_status ls_ddp_average(ls_module *module, const ls_ddp_average_options *option
         c.refused = refused;
     } else {
         c.begins = c.outer != NULL && !d->outer.noted;
-        c.hash = c.begins && ls__reducer_domains(d->reducer) == 1 ? ls_module_hash(d->inner) : 0;
+        c.hash = c.begins && ls__reducer_domains(d->reducer) == 1 ? hash_of_parameters(d) : 0;
     }
     LS_TRY(check_call(d, &c));
     if (status < 0) { /* on all ranks */

@@ -552,4 +552,25 @@ DIST_TEST(parameters_in_bfloat16_have_no_outer_optimizer, 2)
     ls_module_free(ddp);
 }
 
+/* Each rank has its own running statistics, which are no parameters. */
+DIST_TEST(the_first_round_begins_also_where_buffers_differ, 2)
+{
+    ls_module *layers[] = {ls_conv2d_new(1, 2, 3, NULL), ls_batch_norm2d_new(2, 1e-5, 0.1)};
+    ls_module *net = ls_ddp_new(ls_sequential_new(layers, 2), ls_world(),
+                                LS_OPTIONS(ls_ddp_options, .broadcast_buffers = false));
+    {
+        LS_SCOPE;
+        float x[2 * 36];
+        for (int i = 0; i < 2 * 36; i++) {
+            x[i] = (float)(i * (ls_rank() + 1) % 7);
+        }
+        CHECK_OK(ls_backward(
+            ls_mean(ls_forward(net, ls_from_data(x, LS_SHAPE(2, 1, 6, 6), LS_FLOAT32)))));
+    }
+    ls_outer_options outer = *LS_OPTIONS(ls_outer_options, .lr = 0.7, .momentum = 0.9);
+    CHECK_OK(ls_ddp_set_local(net, true));
+    CHECK_OK(ls_ddp_average(net, LS_OPTIONS(ls_ddp_average_options, .outer = &outer)));
+    ls_module_free(net);
+}
+
 TEST_MAIN
