@@ -378,11 +378,11 @@ LS_DEFAULTS_FUNCTION(clip_grad_norm)
  * (one all_reduce of 8 bytes), and the norm has the same bits on all its ranks; give all the same
  * max_norm. Parameters that are sharded along axes of the mesh in force count once with all their
  * parts: the call is then collective over these axes, too, except those within options->group
- * (an all_gather of at most 2 KiB a rank along each). A NaN or infinite norm is LS_ERR_INVALID, on
- * all ranks, and changes nothing; the text names the parameter. With max_norm INFINITY nothing is
- * scaled, and the call is the check that a training loop without clipping needs before
- * ls_optim_step: LS_CHECK it, or zero the gradients and go on to the next batch. It reads each
- * gradient once. */
+ * (an all_gather of at most 2 KiB a rank along each; LS_ERR_STATE under another mesh than theirs).
+ * A NaN or infinite norm is LS_ERR_INVALID, on all ranks, and changes nothing; the text names the
+ * parameter. With max_norm INFINITY nothing is scaled, and the call is the check that a training
+ * loop without clipping needs before ls_optim_step: LS_CHECK it, or zero the gradients and go on to
+ * the next batch. It reads each gradient once. */
 LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm,
                                    const ls_clip_grad_norm_options *options, double *norm);
 

@@ -262,6 +262,12 @@ uint32_t ls__param_placed(const ls_tensor *param)
     return record != NULL ? record->place : 0;
 }
 
+uint8_t ls__param_layout(const ls_tensor *param)
+{
+    const ls__param_notes *notes = notes_of(param, "param_layout");
+    return notes != NULL ? notes->layout : 0;
+}
+
 ls_status ls__param_set_name(ls_tensor *param, const char *name)
 {
     ls__tensors *tensors;

@@ -28,6 +28,7 @@ ls_status ls__param_set_summed(ls_tensor *param, unsigned axes);
 ls_status ls__param_set_complete(ls_tensor *param, unsigned axes);
 unsigned ls__param_complete(const ls_tensor *param);
 uint32_t ls__param_placed(const ls_tensor *param); /* its word (tensor/placement.h) */
+uint8_t ls__param_layout(const ls_tensor *param);  /* of the mesh of its parts; 0: it is whole */
 ls_status ls__param_set_name(ls_tensor *param, const char *name);
 
 /* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */

@@ -19,7 +19,8 @@ typedef struct ls__axis_in_force {
 typedef struct ls__axes_in_force {
     int count;
     ls__axis_in_force axis[LS__AXES_MAX];
-    void *mesh; /* ls_mesh */
+    void *mesh;     /* ls_mesh */
+    uint8_t layout; /* a hash of its names and sizes; never 0 */
 } ls__axes_in_force;
 
 #endif

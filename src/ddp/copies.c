@@ -6,12 +6,14 @@
 
 #include "autograd/param.h"
 #include "base/axes.h"
+#include "base/hash.h"
 #include "comm/diagnose/fail.h"
 #include "ddp/wrapper.h"
 #include "dist/agree.h"
 #include "dist/mesh.h"
 #include "reduce/domain.h"
 #include "tensor/placement.h"
+#include "tensor/tensor.h"
 
 typedef struct copies {
     const ls__ddp *d;
@@ -32,22 +34,42 @@ static unsigned axes_without(const copies *c, int param, const ls_group **group,
            ls__param_staged_along(value);
 }
 
+/* The same of a frozen one, of which rank 0's values came to the whole group. */
+static unsigned axes_without_frozen(const copies *c, int param)
+{
+    const ls_tensor *value = c->d->frozen[param].value;
+    return (unsigned)c->d->axes.group | ls__place_parts(c->axes, ls__param_placed(value)) |
+           ls__param_staged_along(value);
+}
+
+static void list_one(ls__facts *to, const char *param, uint64_t hash, const char *remedy)
+{
+    char name[256], value[32];
+    (void)snprintf(name, sizeof name, "the numbers of %.200s", param);
+    (void)snprintf(value, sizeof value, "hash %016llx", (unsigned long long)hash);
+    ls__facts_text(to, name, value, remedy);
+}
+
 static void list_copies(ls__facts *to, const void *arg)
 {
     const copies *c = arg;
     const ls_group *group = NULL;
     int mask = 0;
-    char name[256], value[32];
     for (int i = 0; i < c->d->param_count; i++) {
-        if (axes_without(c, i, &group, &mask) >> c->axis & 1) {
-            continue;
+        if (!(axes_without(c, i, &group, &mask) >> c->axis & 1)) {
+            list_one(to, c->d->params[i].name, c->d->hashes[i],
+                     "a gradient lacks a conversion along this axis (ls_redistribute), a bit has "
+                     "flipped, or the program changed it on one rank");
         }
-        (void)snprintf(name, sizeof name, "the numbers of %.200s (parameter %d)",
-                       c->d->params[i].name, i);
-        (void)snprintf(value, sizeof value, "hash %016llx", (unsigned long long)c->d->hashes[i]);
-        ls__facts_text(to, name, value,
-                       "a gradient lacks a conversion along this axis (ls_redistribute), a bit has "
-                       "flipped, or the program changed it on one rank");
+    }
+    for (int i = 0; i < c->d->frozen_count && !c->d->frozen_compared; i++) {
+        ls__host_view view;
+        if (!(axes_without_frozen(c, i) >> c->axis & 1) &&
+            ls__host_view_of(c->d->frozen[i].value, &view) == LS_OK) {
+            list_one(to, c->d->frozen[i].name, ls__hash_bytes(0, view.data, view.bytes),
+                     "give the ranks of the axis the same values, by one seed or a checkpoint");
+            ls__host_view_close(&view, false);
+        }
     }
 }
 
@@ -55,6 +77,11 @@ static bool has_copies(const copies *c)
 {
     const ls_group *group = NULL;
     int mask = 0;
+    for (int i = 0; i < c->d->frozen_count && !c->d->frozen_compared; i++) {
+        if (!(axes_without_frozen(c, i) >> c->axis & 1)) {
+            return true;
+        }
+    }
     for (int i = 0; i < c->d->param_count; i++) {
         if (!(axes_without(c, i, &group, &mask) >> c->axis & 1)) {
             return true;
@@ -89,6 +116,7 @@ ls_status ls__ddp_copies_check(ls__ddp *d, ls_status reduced)
             (void)ls__fail_again(status, text);
         }
     }
+    d->frozen_compared = d->frozen_compared || due;
     if (status < 0 && reduced == LS_OK) {
         memcpy(text, ls_error_message(), sizeof text);
         ls__reducer_fail(d->reducer, status, text);

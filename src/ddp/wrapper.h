@@ -158,6 +158,7 @@ typedef struct ls__ddp {
     int check_every;             /* synchronised backwards; 0: never */
     uint64_t *hashes;            /* [param_count] … */
     bool hashed;                 /* … in the backward under way */
+    bool frozen_compared;        /* along axes that lead out of the group */
     ls_group **sums;             /* [param_count] over which each gradient is added */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ls__ddp;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/axes.h"
+#include "base/hash.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "comm/api/control.h"
@@ -128,13 +129,17 @@ static ls_status give_up(ls_mesh *mesh, ls_status status)
 static void describe(ls_mesh *mesh)
 {
     mesh->in_force = (ls__axes_in_force){.count = mesh->axes.count, .mesh = mesh};
+    uint64_t hash = LS__HASH_START;
     for (int a = 0; a < mesh->axes.count; a++) {
         ls__axis_in_force *axis = &mesh->in_force.axis[a];
         memcpy(axis->name, mesh->axes.axis[a].name, sizeof axis->name);
         axis->size = mesh->axes.axis[a].size;
         axis->coordinate = mesh->along[a]->rank;
         axis->group = mesh->along[a];
+        hash = ls__hash_bytes(hash, axis->name, sizeof axis->name);
+        hash = ls__hash_bytes(hash, &axis->size, sizeof axis->size);
     }
+    mesh->in_force.layout = (uint8_t)(1 + hash % UINT8_MAX);
 }
 
 ls_status(ls_mesh_new)(ls_group *group, const char *axes, ls_mesh **out)

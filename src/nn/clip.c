@@ -193,6 +193,20 @@ static bool counts_elsewhere(const clipping *c, const ls__module_item *item)
            o->replicated(o->arg, item->name, item->value);
 }
 
+/* Without a group the sums over parts are those over the axes of the mesh in force. */
+static ls_status check_mesh(const clipping *c, const ls__module_item *item)
+{
+    const uint8_t layout = ls__param_layout(item->value);
+    const uint8_t now = c->axes.axes != NULL ? c->axes.axes->layout : 0;
+    return layout == 0 || layout == now || c->options.group != NULL
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_STATE,
+                     "clip_grad_norm: parameter %.200s is a part along the axes of a mesh, and "
+                     "%s; put that mesh in force (ls_mesh_use)",
+                     item->name, now != 0 ? "another one is in force" : "none is in force");
+}
+
 /* The sum over all parameters of the axes along which they are sharded, and of the group. */
 static ls_status add_squares(clipping *c, double *out)
 {
@@ -200,6 +214,7 @@ static ls_status add_squares(clipping *c, double *out)
     for (int i = 0; i < c->count; i++) {
         const ls__module_item *item = &c->items[i];
         if (!item->buffer) {
+            LS_TRY(check_mesh(c, item));
             ls__norm_axes_add(&c->axes, item->value,
                               counts_elsewhere(c, item) ? 0.0 : c->squares[i]);
         }

@@ -89,12 +89,18 @@ static ls_status agree_along(const ls_optim *o, int a, bool first)
     if (first && o->observer == NULL) {
         LS_TRY(ls__agree(&peers, list_copies, &(copies){.o = o, .axis = a}));
     }
-    const int64_t own = (int64_t)ls__config_change_hash();
+    const uint64_t *seed = &o->guest.runtime->seed;
+    const uint64_t seeded = ls__hash_bytes(LS__HASH_START, seed, sizeof *seed);
+    const int64_t own = (int64_t)(ls__config_change_hash() ^ seeded);
     int64_t least[2] = {own, ~own}; /* of the hashes, and the inverse of the largest one */
     LS_TRY(ls__control_all_reduce(
         peers.group, least, 2, LS_INT64, LS_MIN,
         LS_OPTIONS(ls_collective_options, .tag = "settings of the ranks of an axis")));
-    return least[0] != ~least[1] ? ls__agree_changes(&peers) : LS_OK;
+    if (least[0] == ~least[1]) {
+        return LS_OK;
+    }
+    LS_TRY(ls__agree_settings(&peers)); /* a seed that was set again */
+    return ls__agree_changes(&peers);
 }
 
 ls_status ls__optim_agree(ls_optim *o)

@@ -674,6 +674,13 @@ int ls__place_from_public(ls_placement placement, int ndim)
     return d >= 0 && d < ndim ? LS__PLACED_SHARDED + d : -1;
 }
 
+void ls__place_set(const ls__axes_in_force *axes, ls__record *record, int a, int place)
+{
+    ls__param_notes *notes = is_leaf(record) ? &ls__leaf_of(record->node)->notes : &record->notes;
+    record->place = ls__place_with(record->place, a, place);
+    notes->layout = ls__place_parts(axes, record->place) != 0 ? axes->layout : 0;
+}
+
 static ls_status set_place(ls__record *record, const ls__axes_in_force *axes, int a, int place)
 {
     const int now = ls__place_of(record, a);
@@ -683,7 +690,7 @@ static ls_status set_place(ls__record *record, const ls__axes_in_force *axes, in
                         "with ls_redistribute",
                         name_of(now), axes->axis[a].name);
     }
-    record->place = ls__place_with(record->place, a, place);
+    ls__place_set(axes, record, a, place);
     return LS_OK;
 }
 

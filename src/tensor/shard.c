@@ -11,6 +11,7 @@
 
 typedef struct cutting {
     ls__record *record;
+    const ls__axes_in_force *axes;
     const ls__axis_in_force *axis;
     int number; /* of the axis */
     int dim;
@@ -174,6 +175,7 @@ static ls_status prepare(cutting *c, ls_tensor *t, const char *axis, int dim)
     if (c->record == NULL) {
         return ls__self.status;
     }
+    c->axes = axes;
     c->axis = &axes->axis[c->number];
     name_subject(c);
     if (!ls__shape_dim(c->record, dim, &c->dim)) {
@@ -199,6 +201,6 @@ ls_status ls_tensor_shard(ls_tensor *t, const char *axis, int dim, const int64_t
     if (c.axis->size > 1) {
         LS_TRY(cut_part(&c));
     }
-    c.record->place = ls__place_with(c.record->place, c.number, LS__PLACED_SHARDED + c.dim);
+    ls__place_set(c.axes, c.record, c.number, LS__PLACED_SHARDED + c.dim);
     return LS_OK;
 }

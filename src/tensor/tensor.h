@@ -115,6 +115,7 @@ typedef struct ls__param_notes {
     uint8_t summed;   /* bit a: a reducer adds its gradient over axis a of the mesh in force */
     uint8_t complete; /* bit a: its gradient is complete along axis a, though batches vary there */
     uint8_t staged;   /* bit a: axis a is that of a pipeline, of whose stage it is */
+    uint8_t layout;   /* of the mesh along whose axes this is a part; 0: it is whole */
     bool is_staged;   /* of a stage of a pipeline */
     bool is_table;    /* an embedding's, of whose gradient a pass may reach few rows */
 } ls__param_notes;

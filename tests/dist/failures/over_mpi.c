@@ -8,9 +8,9 @@
  * and the line of victim.c, in time. Only a rank that has not met the victim yet names none: it
  * reports at the deadline of ls_init, also where it waits in MPI_Init. After ls_finalize there is
  * nothing to report, but the others end. mpirun is told not to kill the survivors
- * (--enable-recovery, -disable-auto-cleanup), and each rank's shell ends a second later than the
- * rank, because mpirun would otherwise be faster than the report. A fixed part runs always, all
- * with TEST_LONG=1.
+ * (--enable-recovery, -disable-auto-cleanup), and each rank's shell ends when all ranks have ended,
+ * because mpirun would otherwise be faster than a report. A fixed part runs always, all with
+ * TEST_LONG=1.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@
 #include "job.h"
 #include "places.h"
 #include "says.h"
+#include "scratch.h"
 
 #define RANKS 4
 #define REPORT_SECONDS 1.0
@@ -68,7 +69,8 @@ static bool at_exit(const cell *c)
     return is_place(c->place, "exit");
 }
 
-/* RANK and WORLD_SIZE are for victim.c. Lines get the rank before them, as of `lockstep run`. */
+/* RANK and WORLD_SIZE are for victim.c. Lines get the rank before them, as of `lockstep run`. A
+ * rank that has ended leaves a file. */
 #define SCRIPT                                                                                     \
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=tcp,self\n"     \
     "export OMPI_MCA_btl_tcp_if_include=lo\n"                                                      \
@@ -76,7 +78,9 @@ static bool at_exit(const cell *c)
     "LOCKSTEP_HOSTS=64\n"                                                                          \
     "export %s LOCKSTEP_MPI=%s_%s.so LOCKSTEP_LAUNCHER=%s WORLD_SIZE=%d\n"                         \
     "exec mpirun.%s %s -n %d sh -c 'export RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"              \
-    "%s %s %s %d saved 2>&1 | sed -u \"s/^/[$RANK] /\"; sleep 1' 2>&1"
+    "%s %s %s %d saved 2>&1 | sed -u \"s/^/[$RANK] /\"; cd %s; : >$RANK\n"                         \
+    "n=0; while [ $n -lt 100 ] && ! [ -e $((WORLD_SIZE-1)) -a -e 0 -a -e 1 -a -e 2 ]; do\n"        \
+    "sleep 0.1; n=$((n+1)); done; sleep 0.3' 2>&1"
 
 /* mpirun waits for the stopped process, so it is killed when all others have reported. */
 static void end_stopped(job *j, const char *line)
@@ -94,12 +98,15 @@ static job run_cell(cell *c)
     const char *const settings[] = {
         stops(c) || in_init(c) || at_exit(c) ? "LOCKSTEP_TIMEOUT=3" : "LOCKSTEP_TIMEOUT=60", NULL};
     snprintf(plugin, sizeof plugin, "%s", test_build_path("src/comm/mpi/ls_backend_mpi"));
+    scratch_begin();
     snprintf(script, sizeof script, SCRIPT, c->carried, plugin, c->mpi->name, c->mpi->launcher,
              RANKS, c->mpi->name, c->mpi->words, RANKS,
-             test_build_path("tests/dist/failures/victim"), c->way, c->place->name, c->victim);
+             test_build_path("tests/dist/failures/victim"), c->way, c->place->name, c->victim,
+             scratch_folder());
     const char *argv[] = {"/bin/sh", "-c", script, NULL};
     job j = {.settings = settings, .deadline = 40, .on_line = end_stopped, .arg = c};
     job_run(&j, argv);
+    scratch_end();
     return j;
 }
 

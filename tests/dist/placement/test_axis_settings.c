@@ -20,6 +20,7 @@ typedef enum deed {
     KIND,
     SEED,
     LATER_RATE,
+    LATER_SEED,
     SKIPPED,
     NORM,
     NO_NORM,
@@ -113,6 +114,7 @@ static ls_status step(ls_module *net, ls_optim *optim, deed odd, int at)
     if (odd == OWN) {
         train_own();
     }
+    CHECK_OK(odd == LATER_SEED && at == 1 ? ls_manual_seed(9) : LS_OK);
     if (odd == SKIPPED && at == 1) {
         return LS_OK;
     }
@@ -161,6 +163,13 @@ static int train(void *arg)
         CHECK_INT(status, LS_ERR_MISMATCH);
         CHECK_CONTAINS(ls_error_message(), r->says[0]);
         CHECK_CONTAINS(ls_error_message(), r->says[1]);
+        CHECK(r->odd != FROZEN ||
+              test_count_said(ls_error_message(),
+                              SAYS("the number of parameters that %s #%d trains")) == 1);
+        CHECK(r->odd != VALUE ||
+              test_count_said(ls_error_message(),
+                              SAYS("give the ranks of the axis the same first values, by one seed "
+                                   "or a checkpoint, or their own parts (ls_tensor_shard)")) == 1);
         CHECK_OK(ls_copy_out(b, after, (size_t)ls_numel(b) * sizeof *after));
         CHECK_INT(memcmp(before, after, (size_t)ls_numel(b) * sizeof *after), 0); /* not stepped */
     }
@@ -180,6 +189,7 @@ static const run runs[] = {
     {"tp=2", SEED, 0, .says = {AXIS "the seed: rank 0 has 3", "rank 1 has 4"}},
     {"tp=2", LATER_RATE, 1,
      .says = {AXIS "the learning rate of AdamW #1: rank 0 has 0.25", "rank 1 has 0.125"}},
+    {"tp=2", LATER_SEED, 1, .says = {AXIS "the seed: rank 0 has 3", "rank 1 has 9"}},
     {"tp=4", NORM, 0,
      .says = {AXIS "the largest norm of ls_clip_grad_norm: rank 0 has 1", "rank 3 has 2"}},
     {"tp=2", VALUE, 0,
@@ -231,6 +241,49 @@ DIST_TEST(a_step_that_one_rank_of_the_axis_leaves_out_is_named_on_both, 2)
     ls_optim_free(optim);
     ls_module_free(net);
     (void)ls_mesh_free(mesh);
+}
+
+/* More optimizers than the table of settings has places, every second of another kind on rank 1. */
+DIST_TEST(an_optimizer_that_was_freed_is_compared_no_longer, 2)
+{
+    ls_mesh *mesh = NULL;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    for (int i = 0; i < 40; i++) {
+        const bool differ = i % 2 == 0;
+        ls_module *net = mlp_new(NOTHING);
+        ls_optim *optim = optim_of(net, differ && ls_rank() == 1 ? KIND : NOTHING);
+        CHECK_STATUS(step(net, optim, NOTHING, 0), differ ? LS_ERR_MISMATCH : LS_OK);
+        ls_optim_free(optim);
+        ls_module_free(net);
+    }
+    CHECK_OK(ls_mesh_free(mesh));
+}
+
+/* The norm would be of this rank's parts alone, or of other ranks'. */
+DIST_TEST(a_norm_under_another_mesh_than_that_of_the_parts_is_refused, 2)
+{
+    ls_mesh *mesh = NULL, *other = NULL;
+    double norm = 0.0;
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=2", &mesh));
+    ls_module *net = mlp_new(NOTHING);
+    {
+        LS_SCOPE;
+        CHECK_OK(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, WIDTH), LS_FLOAT32)))));
+    }
+    CHECK_OK(ls_mesh_use(NULL));
+    CHECK_STATUS(ls_clip_grad_norm(net, 1.0, NULL, &norm), LS_ERR_STATE);
+    CHECK_SAYS(ls_error_message(),
+               SAYS("clip_grad_norm: parameter %.200s is a part along the axes of a mesh, and %s; "
+                    "put that mesh in force (ls_mesh_use)"));
+    CHECK_SAYS(ls_error_message(), "none is in force");
+    CHECK_OK(ls_mesh_new(ls_world(), "tp=1,dp=2", &other));
+    CHECK_STATUS(ls_clip_grad_norm(net, 1.0, NULL, &norm), LS_ERR_STATE);
+    CHECK_SAYS(ls_error_message(), "another one is in force");
+    CHECK_OK(ls_mesh_use(mesh));
+    CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL, &norm));
+    ls_module_free(net);
+    CHECK_OK(ls_mesh_free(other));
+    CHECK_OK(ls_mesh_free(mesh));
 }
 
 TEST_MAIN
