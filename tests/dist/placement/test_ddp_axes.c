@@ -106,8 +106,9 @@ static ls_tensor *loss_of(ls_module *m, ls_tensor *x)
     return ls_mean(ls_mul(y, y));
 }
 
-/* dp=2,tp=2: the gradients are those of the whole batch in one process. */
-static void check_step(bool sequence)
+/* dp=2,tp=2: the gradients are those of the whole batch in one process; also of parameters that are
+ * frozen and thawed after the wrapper was made. */
+static void check_step(bool sequence, bool thaws)
 {
     ls_mesh *mesh = NULL;
     CHECK_OK(ls_mesh_new(ls_world(), "dp=2,tp=2", &mesh));
@@ -116,6 +117,11 @@ static void check_step(bool sequence)
     ls_module *ddp =
         ls_ddp_new(&own->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp"));
     CHECK(ddp != NULL);
+    ls_tensor *const params[] = {own->norm, own->up, own->down};
+    for (size_t i = 0; thaws && i < sizeof params / sizeof *params; i++) {
+        CHECK(ls_set_requires_grad(params[i], false) != NULL);
+        CHECK(ls_set_requires_grad(params[i], true) != NULL);
+    }
     {
         LS_SCOPE;
         ls_tensor *x = input(dp * BATCH / 2, BATCH / 2);
@@ -141,12 +147,12 @@ static void check_step(bool sequence)
 
 DIST_TEST(gradients_of_tensor_and_data_parallelism_are_those_of_one_process, 4)
 {
-    check_step(false);
+    check_step(false, false);
 }
 
 DIST_TEST(norms_under_sequence_parallelism_are_summed_over_the_tensor_axis, 4)
 {
-    check_step(true);
+    check_step(true, false);
 }
 
 DIST_TEST(ranks_of_a_tensor_group_with_other_samples_are_named, 4)
@@ -231,37 +237,9 @@ DIST_TEST(a_divided_parameter_that_is_frozen_is_sent_to_its_replicas, 4)
     CHECK_OK(ls_mesh_free(mesh));
 }
 
-/* All of them are frozen after the wrapper was made. */
 DIST_TEST(a_parameter_that_is_thawed_is_averaged_again, 4)
 {
-    ls_mesh *mesh = NULL;
-    CHECK_OK(ls_mesh_new(ls_world(), "dp=2,tp=2", &mesh));
-    const int dp = ls_mesh_coordinate(mesh, "dp"), tp = ls_mesh_coordinate(mesh, "tp");
-    net *own = net_new(tp, 2, true);
-    ls_tensor *const params[] = {own->norm, own->up, own->down};
-    ls_module *ddp =
-        ls_ddp_new(&own->base, ls_world(), LS_OPTIONS(ls_ddp_options, .batch_axes = "dp"));
-    CHECK(ddp != NULL);
-    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
-        CHECK(ls_set_requires_grad(params[i], false) != NULL);
-        CHECK(ls_set_requires_grad(params[i], true) != NULL);
-    }
-    {
-        LS_SCOPE;
-        ls_tensor *x = input(dp * BATCH / 2, BATCH / 2);
-        x = ls_redistribute(x, "tp", LS_INVARIANT, LS_SHARDED(1));
-        CHECK_OK(ls_backward(loss_of(ddp, x)));
-        CHECK_OK(ls_mesh_use(NULL));
-        net *whole = net_new(0, 1, false);
-        CHECK_OK(ls_backward(loss_of(&whole->base, input(0, BATCH))));
-        check_close(ls_grad(own->norm), ls_grad(whole->norm), -1, 0);
-        check_close(ls_grad(own->up), ls_grad(whole->up), 0, tp);
-        check_close(ls_grad(own->down), ls_grad(whole->down), 1, tp);
-        ls_module_free(&whole->base);
-        CHECK_OK(ls_mesh_use(mesh));
-    }
-    ls_module_free(ddp);
-    CHECK_OK(ls_mesh_free(mesh));
+    check_step(true, true);
 }
 
 TEST_MAIN
