@@ -105,8 +105,8 @@ LS_API ls_status ls_optim_add_module(ls_optim *optim, const char *name, ls_modul
  * on a group ran since the last step: without averages the replicas drift apart. Where parameters
  * are divided along an axis (placement.h) all of its ranks call this in every step, with the same
  * settings; LS_ERR_MISMATCH, before anything is changed, names the rank that differs. Without an
- * ls_ddp_new the first call also compares the values of the parameters that are not divided, but an
- * optimizer that has no others is compared with nothing. */
+ * ls_ddp_new the first call also compares the values of the parameters that are not divided. An
+ * optimizer without divided parameters is not compared then. */
 LS_API ls_status ls_optim_step(ls_optim *optim);
 /* Makes all gradients absent, so the next backward overwrites them. Until then, gradient memory
  * outside DDP buckets returns to the allocator, and tensors from ls_grad are invalid

@@ -143,7 +143,7 @@ ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index)
     return LS_OK;
 }
 
-/* Of a poisoned parameter, which has no notes, NULL. */
+/* NULL for a poisoned parameter. */
 static ls__param_notes *notes_of(const ls_tensor *param, const char *what)
 {
     ls__tensors *tensors = ls__tensors_get(what);
@@ -348,7 +348,7 @@ void ls__param_place_value(ls_tensor *param, void *memory)
 }
 
 /* A gradient made present without memory is zero: peers reduced a bucket in which this rank had
- * nothing. A frozen parameter has none. */
+ * nothing. A frozen parameter has no gradient to clear. */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
 {
     ls__tensors *tensors;

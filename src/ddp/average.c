@@ -237,9 +237,7 @@ static void list_call(ls__facts *to, const void *arg)
         ls__facts_text(to, "nesterov of outer", c->outer->nesterov ? "true" : "false", remedy);
     }
     if (c->begins) {
-        char text[32];
-        (void)snprintf(text, sizeof text, "hash %016llx", (unsigned long long)c->hash);
-        ls__facts_text(to, "the parameters at the start of the first round", text,
+        ls__facts_hash(to, "the parameters at the start of the first round", c->hash,
                        "call ls_ddp_average with outer before anything changes them on one rank");
     }
 }

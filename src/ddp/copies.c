@@ -34,7 +34,7 @@ static unsigned axes_without(const copies *c, int param, const ls_group **group,
            ls__param_staged_along(value);
 }
 
-/* The same of a frozen one, of which rank 0's values came to the whole group. */
+/* The same for a frozen parameter; the ranks of the group have it from rank 0. */
 static unsigned axes_without_frozen(const copies *c, int param)
 {
     const ls_tensor *value = c->d->frozen[param].value;
@@ -44,10 +44,9 @@ static unsigned axes_without_frozen(const copies *c, int param)
 
 static void list_one(ls__facts *to, const char *param, uint64_t hash, const char *remedy)
 {
-    char name[256], value[32];
+    char name[256];
     (void)snprintf(name, sizeof name, "the numbers of %.200s", param);
-    (void)snprintf(value, sizeof value, "hash %016llx", (unsigned long long)hash);
-    ls__facts_text(to, name, value, remedy);
+    ls__facts_hash(to, name, hash, remedy);
 }
 
 static void list_copies(ls__facts *to, const void *arg)

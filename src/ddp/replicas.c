@@ -54,7 +54,7 @@ static bool is_at(const ls_param *params, int count, int *next, const char *name
     return *next > 0 && strcmp(name, params[*next - 1].name) == 0;
 }
 
-/* 0 for what is alike on all ranks, such as buffers. */
+/* 0 for buffers and everything else that all ranks have alike. */
 static int bundle_of(broadcaster *b, const char *name)
 {
     const ls__ddp *d = b->d;

@@ -33,9 +33,10 @@
  * further micro-batches send nothing, and a rank may read in another order than in the first step.
  * That backward begins and ends the gathers that a rank did not need, in all its rounds, before it
  * waits for gradients. Should a bucket be needed again after its release, a further round follows,
- * on all ranks alike. A pass whose elements stay waits for all gatherings at its end, also of
- * buckets that it did not read, and passes without gradients, of which a rank may have others than
- * its peers do, make both rounds: whoever steps, loads or gathers next finds all ranks there.
+ * on all ranks alike. A pass that keeps the elements waits at its end for all gatherings, also
+ * those of buckets that it did not read: a later one would overwrite a step or a load. A forward
+ * pass without gradients makes both rounds, so that ranks which read other layers are in the same
+ * round afterwards.
  *
  * Note [In the order of the stream]
  * In memory of a device that the host does not reach a rank has its parts alone (Note [Parts only]
@@ -315,8 +316,8 @@ static void note(ls__unshard *u, ls__unshard_param *p)
 
 /* In the last round of a step this rank cannot gather a released bucket alone, and its order of
  * reads may differ from that of the first step. Backward has passed the last rule that reads a
- * parameter when its gradient is final; of one that it does not reach (a frozen one) nothing tells
- * when. */
+ * parameter when its gradient is final. It has no such moment for a parameter that it does not
+ * reach, such as a frozen one. */
 static bool may_go(const ls__ddp *d, int bucket)
 {
     const ls__unshard *u = &d->zero.unshard;
@@ -423,7 +424,7 @@ static ls_status end_rounds(ls__ddp *d)
     return LS_OK;
 }
 
-/* Elements that stay are there for whoever reads them outside of a pass. */
+/* Nothing may be gathered after the pass: it would overwrite a step or a load. */
 static ls_status keep_or_release(ls__ddp *d)
 {
     if (!stay(&d->zero.unshard)) {

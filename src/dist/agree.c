@@ -64,6 +64,13 @@ void ls__facts_number(ls__facts *to, const char *name, double value, const char 
     ls__facts_text(to, name, text, remedy);
 }
 
+void ls__facts_hash(ls__facts *to, const char *name, uint64_t hash, const char *remedy)
+{
+    char text[32];
+    (void)snprintf(text, sizeof text, "hash %016llx", (unsigned long long)hash);
+    ls__facts_text(to, name, text, remedy);
+}
+
 /* ---- the first difference ----------------------------------------------------------------- */
 
 typedef struct table {

@@ -45,6 +45,7 @@ typedef struct ls__facts ls__facts;
 void ls__facts_add(ls__facts *to, const ls__fact *fact);
 void ls__facts_text(ls__facts *to, const char *name, const char *value, const char *remedy);
 void ls__facts_number(ls__facts *to, const char *name, double value, const char *remedy);
+void ls__facts_hash(ls__facts *to, const char *name, uint64_t hash, const char *remedy);
 /* Lists the facts of this rank, each time the same. Names differ from each other. */
 typedef void (*ls__facts_fn)(ls__facts *to, const void *arg);
 

@@ -5,9 +5,8 @@
  * have parts of a parameter along another axis of the mesh ("tp") meet in neither: with another
  * learning rate on one of them, or without one of its steps, all shapes agree, and only the numbers
  * are wrong. So each step compares along these axes before it changes anything: one exchange of 16
- * bytes, and the facts only where they differ. The first one also compares the numbers of the
- * parameters that are not divided, which a wrapper would do in some of its backwards
- * (ddp/copies.c). */
+ * bytes, and the facts only where they differ. Without a wrapper, which does so itself
+ * (ddp/copies.c), the first step also compares the numbers of undivided parameters. */
 #include <stdio.h>
 
 #include "autograd/param.h"
@@ -49,7 +48,7 @@ typedef struct copies {
 static void list_copies(ls__facts *to, const void *arg)
 {
     const copies *c = arg;
-    char name[256], value[32];
+    char name[256];
     for (int i = 0; i < c->o->count; i++) {
         ls_tensor *t = c->o->params[i].value;
         const unsigned apart = ls__place_parts(c->o->guest.runtime->axes, ls__param_placed(t)) |
@@ -62,8 +61,7 @@ static void list_copies(ls__facts *to, const void *arg)
         ls__host_view_close(&view, false);
         (void)snprintf(name, sizeof name, "the numbers of %.200s (parameter %d)",
                        c->o->params[i].name, i);
-        (void)snprintf(value, sizeof value, "hash %016llx", (unsigned long long)hash);
-        ls__facts_text(to, name, value,
+        ls__facts_hash(to, name, hash,
                        "give the ranks of the axis the same first values, by one seed or a "
                        "checkpoint, or their own parts (ls_tensor_shard)");
     }

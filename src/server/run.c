@@ -121,11 +121,8 @@ static void list_optim(ls__facts *to, const ls_optim *o)
 static void list_start(ls__facts *to, const void *arg)
 {
     const ls__server *s = arg;
-    char text[32];
     list_optim(to, s->optim);
-    (void)snprintf(text, sizeof text, "hash %016llx",
-                   (unsigned long long)ls_module_hash(s->d->inner));
-    ls__facts_text(to, "parameters and buffers", text,
+    ls__facts_hash(to, "parameters and buffers", ls_module_hash(s->d->inner),
                    "change them on no rank between ls_server_new, ls_server_join and "
                    "ls_server_run, or on all alike");
 }

@@ -143,7 +143,7 @@ int ls__place_of(const ls__record *record, int axis);
 uint32_t ls__place_word(const ls__axes_in_force *axes, const ls__record *record);
 /* Bit a: the ranks of axis a have parts of their own, by a record's word. */
 unsigned ls__place_parts(const ls__axes_in_force *axes, uint32_t word);
-/* Sets what a tensor, which may be a parameter, is along axis a. */
+/* Sets the placement of a tensor along axis a; a parameter also remembers the mesh. */
 void ls__place_set(const ls__axes_in_force *axes, ls__record *record, int a, int place);
 /* Sets out->place, or fails the call. ls__call_finish calls it where a mesh is in force. */
 void ls__call_place(struct ls__call *call, ls__record *out);

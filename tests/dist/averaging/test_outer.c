@@ -552,7 +552,7 @@ DIST_TEST(parameters_in_bfloat16_have_no_outer_optimizer, 2)
     ls_module_free(ddp);
 }
 
-/* Each rank has its own running statistics, which are no parameters. */
+/* Each rank has its own running statistics; only parameters are compared. */
 DIST_TEST(the_first_round_begins_also_where_buffers_differ, 2)
 {
     ls_module *layers[] = {ls_conv2d_new(1, 2, 3, NULL), ls_batch_norm2d_new(2, 1e-5, 0.1)};
