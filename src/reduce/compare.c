@@ -131,14 +131,12 @@ static void list_replicas(ls__facts *to, const void *arg)
 {
     const registration *of = arg;
     const bool hook = of->r->hook.given != NULL;
-    char name[256], value[32];
+    char name[256];
     for (int i = 0; i < of->domain->param_count; i++) {
         const int param = of->domain->params[i];
         (void)snprintf(name, sizeof name, "the numbers of %.200s (parameter %d)",
                        of->r->params[param].name, i);
-        (void)snprintf(value, sizeof value, "hash %016llx",
-                       (unsigned long long)of->r->hashes[param]);
-        ls__facts_text(to, name, value,
+        ls__facts_hash(to, name, of->r->hashes[param],
                        hook ? "the communication hook gave the ranks different averages, a bit has "
                               "flipped, or the program changed it on one rank: continue from the "
                               "last checkpoint"
